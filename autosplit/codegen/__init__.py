@@ -1,0 +1,1 @@
+"""Code generation: a stage to readable Python source. One pass, one file."""

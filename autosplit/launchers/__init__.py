@@ -1,0 +1,1 @@
+"""Launchers: how an export is started. One file each."""

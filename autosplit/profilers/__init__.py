@@ -1,0 +1,1 @@
+"""Profilers: a trace to a profile. One file each."""

@@ -1,0 +1,1 @@
+"""Solvers of the chain problem. One file each, filed in ``SOLVERS``."""

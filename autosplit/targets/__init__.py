@@ -1,0 +1,1 @@
+"""Targets: stages to the files of an export. One file each."""

@@ -1,0 +1,69 @@
+"""The trace: the only type that holds live torch objects."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import fx, nn
+
+from autosplit.program import Program
+from autosplit.registry import Registry
+
+
+@dataclass
+class Trace:
+    """A model, the graph of what its forward does, and the same graph as plain data.
+
+    Parameters
+    ----------
+    model
+        The model that was traced, untouched.
+    args, kwargs
+        Example inputs (real tensors, or meta tensors for a model on meta).
+    graph
+        Recorded operations with live call targets. Node names equal those of ``program``;
+        ``node.meta["value"]`` holds the fake result.
+    program
+        The same as plain data.
+    constants
+        Tensors captured by the forward, by their name in the program (``_constant_0``).
+    """
+
+    model: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    graph: fx.Graph
+    program: Program
+    constants: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+class Tracer(Protocol):
+    """Turns a model and example inputs into a trace."""
+
+    def trace(
+        self,
+        model: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        symbols: dict[tuple[int, int], str] | None = None,
+    ) -> Trace:
+        """Trace ``model(*args, **kwargs)``.
+
+        Parameters
+        ----------
+        symbols
+            ``(position of the tensor among the flattened inputs, dimension) -> name`` for the
+            sizes that may differ from run to run.
+
+        Raises
+        ------
+        TraceError
+            If the model's forward cannot be recorded, with ``file:line`` where known.
+        """
+        ...
+
+
+TRACERS: Registry[type[Tracer]] = Registry("tracer")
