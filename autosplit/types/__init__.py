@@ -1,0 +1,36 @@
+"""What the steps hand to one another after tracing: profile, plan, artifacts. No torch here.
+
+Every number carries its unit in its name: ``_s`` seconds, ``_bytes`` bytes, ``_per_s`` a rate.
+Types check themselves when they are built, so an object that exists is a valid one.
+"""
+
+from autosplit.types.artifact import Artifact
+from autosplit.types.plan import Plan, PlanRequest, StageMemory, StagePlan
+from autosplit.types.profile import (
+    DeviceInfo,
+    LayerProfile,
+    ModelRef,
+    Profile,
+    StateProfile,
+    StorageProfile,
+    Timing,
+    ValueProfile,
+    WholeModel,
+)
+
+__all__ = [
+    "Artifact",
+    "DeviceInfo",
+    "LayerProfile",
+    "ModelRef",
+    "Plan",
+    "PlanRequest",
+    "Profile",
+    "StageMemory",
+    "StagePlan",
+    "StateProfile",
+    "StorageProfile",
+    "Timing",
+    "ValueProfile",
+    "WholeModel",
+]

@@ -1,0 +1,191 @@
+"""What was asked of the planner and what it answered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from autosplit.checks import require, require_finite, require_known, require_unique
+from autosplit.types.profile import ModelRef
+
+
+@dataclass(frozen=True, slots=True)
+class StageMemory:
+    """Peak memory of one stage, split by use, in bytes."""
+
+    parameters_bytes: int = 0
+    gradients_bytes: int = 0
+    optimizer_bytes: int = 0
+    activations_bytes: int = 0
+    boundary_bytes: int = 0
+    workspace_bytes: int = 0
+
+    @property
+    def total_bytes(self) -> int:
+        """Sum over all uses."""
+        return (
+            self.parameters_bytes
+            + self.gradients_bytes
+            + self.optimizer_bytes
+            + self.activations_bytes
+            + self.boundary_bytes
+            + self.workspace_bytes
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlan:
+    """One stage of a plan.
+
+    Parameters
+    ----------
+    layers
+        Layer names in running order; never empty.
+    rank
+        Pipeline rank that runs the stage.
+    device
+        Device of that rank, by name; None when devices are all alike.
+    forward_s, backward_s
+        Compute time of one micro-batch on that device (recomputation included in backward).
+    send_s
+        Time to send what leaves the stage forward, and gradients backward, per micro-batch.
+    in_flight
+        Micro-batches whose activations the stage holds at its peak.
+    memory
+        Peak memory.
+    idle
+        Share of the step in which the stage's device waits (bubble), from the simulation.
+    recompute
+        Layers whose activations are recomputed in backward.
+    """
+
+    layers: tuple[str, ...]
+    rank: int
+    device: str | None
+    forward_s: float
+    backward_s: float
+    send_s: float
+    in_flight: int
+    memory: StageMemory
+    idle: float
+    recompute: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        require(self, bool(self.layers), "a stage needs at least one layer")
+        require_finite(self, "forward_s", "backward_s", "send_s", "idle")
+        require_finite(self, "in_flight", minimum=1)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """What the user asked the planner for.
+
+    Parameters
+    ----------
+    stages
+        Number of stages.
+    microbatches
+        Micro-batches per step (M).
+    schedule
+        Name in the registry of schedules.
+    memory_bytes
+        Budget of each device; None for no limit.
+    link_bytes_per_s, latency_s
+        Speed of the link between neighbouring stages.
+    overlap
+        Whether transfers run beside compute instead of adding to it.
+    optimizer
+        Kind of optimizer, which sets its bytes of state ("sgd", "momentum", "adam").
+    objective
+        "bottleneck" (largest stage) or "step" (simulated step time).
+    pins
+        ``(layer, stage)`` pairs.
+    solver, time_limit_s, gap
+        Which solver, and when it may stop.
+    """
+
+    stages: int
+    microbatches: int
+    schedule: str = "1f1b"
+    memory_bytes: int | None = None
+    link_bytes_per_s: float | None = None
+    latency_s: float = 0.0
+    overlap: bool = False
+    optimizer: str = "adam"
+    objective: Literal["bottleneck", "step"] = "step"
+    pins: tuple[tuple[str, int], ...] = ()
+    solver: str = "auto"
+    time_limit_s: float = 60.0
+    gap: float = 0.0
+
+    def __post_init__(self) -> None:
+        require_finite(self, "stages", "microbatches", minimum=1)
+        require_finite(self, "memory_bytes", "latency_s", "time_limit_s", "gap")
+        if self.link_bytes_per_s is not None:
+            require(self, self.link_bytes_per_s > 0, "link_bytes_per_s must be positive")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Stage boundaries and what they promise.
+
+    Parameters
+    ----------
+    model, fingerprint
+        Model and traced program the plan was made for.
+    profile_digest
+        Digest of the profile, so that a plan for another profile is refused.
+    request
+        What was asked for.
+    order
+        Every layer of the profile, once; stages hold each exactly once.
+    stages
+        Stages in pipeline order.
+    status
+        "optimal" (proven) or "feasible" (a limit was reached first).
+    solver
+        Solver that gave the answer.
+    bottleneck_s
+        Load of the busiest stage per micro-batch.
+    bound_s
+        Proven lower bound of the objective.
+    gap
+        (objective - bound) / objective.
+    solver_s
+        Seconds in the solver.
+    step_s
+        Simulated time of a training step.
+    single_s
+        Time of the same step on one device, for the speed-up.
+    notes
+        Remarks for the user ("layer head alone is 61 % of the total").
+    """
+
+    model: ModelRef
+    fingerprint: str
+    profile_digest: str
+    request: PlanRequest
+    order: tuple[str, ...]
+    stages: tuple[StagePlan, ...]
+    status: Literal["optimal", "feasible"]
+    solver: str
+    objective_s: float
+    bottleneck_s: float
+    bound_s: float
+    gap: float
+    solver_s: float
+    step_s: float
+    single_s: float
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        require_finite(
+            self,
+            *("objective_s", "bottleneck_s", "bound_s", "gap", "solver_s", "step_s", "single_s"),
+        )
+        require(self, bool(self.stages), "a plan needs at least one stage")
+        placed = [name for stage in self.stages for name in stage.layers]
+        require_unique(self, "layer", placed)
+        require_known(self, "layer", placed, set(self.order))
+        missing = set(self.order) - set(placed)
+        require(self, not missing, f"layers without a stage: {', '.join(sorted(missing)[:5])}")
