@@ -1,0 +1,134 @@
+"""Bytes, seconds and rates as people write and read them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+
+from autosplit.errors import DataError
+
+_BYTES: dict[str, float] = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+_BITS: dict[str, float] = {"kbit": 125.0, "mbit": 125e3, "gbit": 125e6, "tbit": 125e9}
+_SECONDS: dict[str, float] = {
+    "": 1.0,
+    "s": 1.0,
+    "ms": 1e-3,
+    "us": 1e-6,
+    "µs": 1e-6,
+    "ns": 1e-9,
+    "min": 60.0,
+    "m": 60.0,
+    "h": 3600.0,
+}
+_QUANTITY = re.compile(r"([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-zµ]*)", re.IGNORECASE)
+
+
+def parse_bytes(text: str) -> int:
+    """Return the bytes in ``"16GiB"``, ``"800 MB"`` or ``"4096"``.
+
+    Raises
+    ------
+    DataError
+        If the text is not a size.
+    """
+    return round(_parse(text, _BYTES, "a size", "16GiB, 800MB, 4096"))
+
+
+def parse_rate(text: str) -> float:
+    """Return bytes per second in ``"10GB/s"`` or ``"100Gbit/s"``.
+
+    Raises
+    ------
+    DataError
+        If the text is not a rate above zero.
+    """
+    amount = text.strip().removesuffix("/s")
+    rate = _parse(amount, {**_BYTES, **_BITS}, "a rate", "10GB/s, 100Gbit/s", shown=text)
+    if rate == 0:
+        raise DataError(f"{text!r} is not a rate", cause="nothing could ever be sent")
+    return rate
+
+
+def parse_seconds(text: str) -> float:
+    """Return the seconds in ``"5us"``, ``"1.5 ms"``, ``"2min"`` or ``"60"``.
+
+    Raises
+    ------
+    DataError
+        If the text is not a time.
+    """
+    return _parse(text, _SECONDS, "a time", "5us, 1.5ms, 60")
+
+
+def _parse(
+    text: str,
+    units: Mapping[str, float],
+    what: str,
+    examples: str,
+    shown: str | None = None,
+) -> float:
+    match = _QUANTITY.fullmatch(text.strip())
+    scale = units.get(match[2].lower()) if match else None
+    if match is None or scale is None:
+        raise DataError(f"{shown or text!r} is not {what}", hint=f"write it like {examples}")
+    value = float(match[1]) * scale
+    if not math.isfinite(value):
+        raise DataError(f"{shown or text!r} is not {what}", cause="it is not finite")
+    return value
+
+
+def format_bytes(count: float) -> str:
+    """Return a byte count with a binary unit and three digits: ``"16.0 GiB"``."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(value) < 999.5 or unit == "TiB":
+            return f"{value:.0f} B" if unit == "B" else f"{_three(value)} {unit}"
+        value /= 1024
+    raise AssertionError("unreachable")
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a time with three digits: ``"1.23 ms"``."""
+    if seconds == 0:
+        return "0 s"
+    for unit, scale in (("ns", 1e-9), ("µs", 1e-6), ("ms", 1e-3)):
+        if abs(seconds) < 999.5 * scale:
+            return f"{_three(seconds / scale)} {unit}"
+    if abs(seconds) < 120:
+        return f"{_three(seconds)} s"
+    return f"{seconds / 60:.0f} min"
+
+
+def format_rate(bytes_per_s: float) -> str:
+    """Return a rate with a decimal unit, as links are sold: ``"10.0 GB/s"``."""
+    value = float(bytes_per_s)
+    for unit in ("B", "kB", "MB"):
+        if value < 999.5:
+            return f"{_three(value)} {unit}/s"
+        value /= 1000
+    return f"{_three(value)} GB/s"
+
+
+def format_share(share: float) -> str:
+    """Return a share of one as a percentage: ``"61 %"``, ``"0.4 %"``."""
+    percent = 100 * share
+    return f"{percent:.1f} %" if 0 < abs(percent) < 9.95 else f"{percent:.0f} %"
+
+
+def _three(value: float) -> str:
+    magnitude = abs(value)
+    if magnitude < 9.995:
+        return f"{value:.2f}"
+    return f"{value:.1f}" if magnitude < 99.95 else f"{value:.0f}"
