@@ -26,15 +26,22 @@ class Net:
         Bytes that cross a boundary per micro-batch, forward plus backward.
     messages
         Transfers that cross per micro-batch (2 when a gradient comes back).
+    returned
+        Bytes of ``volume`` that are gradients and travel backward.
+    to_end
+        Whether the last stage needs the value too (the model returns it): the net then has a
+        further pin in the last stage, whichever nodes that holds.
     """
 
     pins: tuple[int, ...]
     volume: float
     messages: int = 1
+    returned: float = 0.0
+    to_end: bool = False
 
     def __post_init__(self) -> None:
-        require(self, len(self.pins) > 1, "a net needs two pins")
-        require_finite(self, "volume", "messages")
+        require(self, len(self.pins) + self.to_end > 1, "a net needs two pins")
+        require_finite(self, "volume", "messages", "returned")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +77,16 @@ class ChainProblem:
       and outside of D.
 
     Memory of stage s: ``static(D) + shared(D) + in_flight[s] * saved(D) + max workspace(D) +
-    boundary_factor[s] * (volume of the nets over its two boundaries) <= budget_bytes[s]``.
+    boundary_factor[s] * received(s) <= budget_bytes[s]``, where ``received(s)`` are the bytes
+    that arrive: ``volume - returned`` of the nets over the boundary before the stage and
+    ``returned`` of those over the boundary after it.
 
     Parameters
     ----------
     work_s
         Seconds per node and micro-batch on a device of speed 1.
+    entry_s
+        Seconds that every stage adds to ``work(D)``, on a device of speed 1.
     edges
         ``(before, after)`` pairs; indices are in a topological order.
     objective
@@ -103,6 +114,7 @@ class ChainProblem:
     overlap: bool = False
     objective: Literal["bottleneck", "step"] = "bottleneck"
     microbatches: int = 1
+    entry_s: float = 0.0
 
     @property
     def num_nodes(self) -> int:
