@@ -18,6 +18,7 @@ from autosplit.program.arguments import (
     Symbol,
     TensorSpec,
     Token,
+    TrainingSwitch,
     refs,
 )
 from autosplit.program.graph import Program
@@ -57,6 +58,7 @@ __all__ = [
     "Symbol",
     "TensorSpec",
     "Token",
+    "TrainingSwitch",
     "Tree",
     "refs",
 ]

@@ -138,8 +138,31 @@ class EllipsisArg:
     """``...`` in a subscript."""
 
 
+@dataclass(frozen=True, slots=True)
+class TrainingSwitch:
+    """A constant that follows the module's mode: ``train if self.training else eval``.
+
+    Dropout rates and flags that the model derives from ``self.training`` are recorded so.
+    """
+
+    train: int | float | bool | None
+    eval: int | float | bool | None
+
+
 Arg: TypeAlias = (
-    Ref | Size | Token | Slice | Sequence | Mapping | EllipsisArg | int | float | bool | str | None
+    Ref
+    | Size
+    | Token
+    | Slice
+    | Sequence
+    | Mapping
+    | EllipsisArg
+    | TrainingSwitch
+    | int
+    | float
+    | bool
+    | str
+    | None
 )
 
 
