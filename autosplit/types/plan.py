@@ -159,6 +159,11 @@ class Plan:
         Time of the same step on one device, for the speed-up.
     notes
         Remarks for the user ("layer head alone is 61 % of the total").
+    nodes
+        Operations of each layer of ``order`` in the program, so that a plan can be exported
+        without its profile.
+    profile_path
+        Absolute path of the profile; while it is there it must still have ``profile_digest``.
     """
 
     model: ModelRef
@@ -177,6 +182,8 @@ class Plan:
     step_s: float
     single_s: float
     notes: tuple[str, ...] = ()
+    nodes: tuple[tuple[str, ...], ...] = ()
+    profile_path: str | None = None
 
     def __post_init__(self) -> None:
         require_finite(
@@ -189,3 +196,13 @@ class Plan:
         require_known(self, "layer", placed, set(self.order))
         missing = set(self.order) - set(placed)
         require(self, not missing, f"layers without a stage: {', '.join(sorted(missing)[:5])}")
+        if self.nodes:
+            require(self, len(self.nodes) == len(self.order), "nodes must name every layer's")
+            require_unique(self, "node", (name for nodes in self.nodes for name in nodes))
+
+    @property
+    def stage_of_node(self) -> dict[str, int]:
+        """Stage of each operation of the program."""
+        stage_of = {name: k for k, stage in enumerate(self.stages) for name in stage.layers}
+        pairs = zip(self.order, self.nodes, strict=True)
+        return {node: stage_of[layer] for layer, nodes in pairs for node in nodes}
