@@ -17,9 +17,12 @@ from autosplit.types.profile import (
     ValueProfile,
     WholeModel,
 )
+from autosplit.types.verification import BatchCheck, Comparison, VerificationReport
 
 __all__ = [
     "Artifact",
+    "BatchCheck",
+    "Comparison",
     "DeviceInfo",
     "LayerProfile",
     "ModelRef",
@@ -32,5 +35,6 @@ __all__ = [
     "StorageProfile",
     "Timing",
     "ValueProfile",
+    "VerificationReport",
     "WholeModel",
 ]
