@@ -1,8 +1,4 @@
-"""From a program and a plan to stages: what each one computes, takes and gives.
-
-A stage is a pure function of what it takes. Which tensor goes where is kept beside the stages
-in one routing table, so that a stage never sees values that only pass through.
-"""
+"""The stages of an export and the routing table between them, as plain data."""
 
 from __future__ import annotations
 

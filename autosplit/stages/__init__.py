@@ -1,0 +1,17 @@
+"""From a program and a plan to stages: what each one computes, takes and gives.
+
+A stage is a pure function of what it takes. Which tensor goes where is kept beside the stages
+in one routing table, so that a stage never sees values that only pass through.
+"""
+
+from autosplit.stages.split import split
+from autosplit.stages.types import RoutedValue, Routing, SharedState, StageRoute, StageSpec
+
+__all__ = [
+    "RoutedValue",
+    "Routing",
+    "SharedState",
+    "StageRoute",
+    "StageSpec",
+    "split",
+]
