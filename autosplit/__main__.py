@@ -1,0 +1,5 @@
+"""``python -m autosplit``."""
+
+from autosplit.cli.main import main
+
+main()

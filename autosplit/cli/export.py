@@ -1,0 +1,61 @@
+"""``autosplit export``: write the stages as a folder that runs by itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from autosplit import workflow
+from autosplit.cli.console import Terminal
+from autosplit.cli.options import FILE, Command, RegistryChoice, force
+from autosplit.errors import AutosplitError, ExitCode
+from autosplit.serialize import refuse_existing
+
+
+@click.command(cls=Command)
+@click.argument("plan", type=FILE)
+@click.option("-o", "--output", type=FILE, default="pipeline", help="Folder to write.")
+@click.option(
+    "--target",
+    type=RegistryChoice("target", "autosplit.targets", "TARGETS"),
+    default="torch",
+    help="Framework that will run the stages.",
+)
+@click.option("--dry-run", is_flag=True, help="Print the files instead of writing them.")
+@click.option("--check", is_flag=True, help="Write nothing; fail if the folder is not current.")
+@force
+@click.pass_obj
+def command(
+    terminal: Terminal,
+    plan: Path,
+    output: Path,
+    target: str,
+    dry_run: bool,
+    check: bool,
+    force: bool,
+) -> None:
+    """Write the stages of PLAN as readable modules with weights and launch scripts."""
+    if check:
+        _check(terminal, plan, output, target)
+    elif dry_run:
+        for artifact in workflow.render(plan, target=target):
+            terminal.write(f"# ---- {artifact.path}\n{artifact.text}")
+    else:
+        refuse_existing(output, force)
+        with terminal.step("export"):
+            workflow.export(plan, output, target=target, force=force)
+        terminal.say(f"Wrote {output}.")
+        terminal.next_step("verify", str(output))
+
+
+def _check(terminal: Terminal, plan: Path, output: Path, target: str) -> None:
+    stale = workflow.stale(plan, output, target=target)
+    if stale:
+        raise AutosplitError(
+            f"{output} is not what {plan} exports",
+            cause=f"different: {', '.join(stale[:5])}{' …' if len(stale) > 5 else ''}",
+            hint=f"autosplit export {plan} -o {output} --force",
+            exit_code=ExitCode.FAILURE,
+        )
+    terminal.say(f"{output} is current.")

@@ -1,0 +1,113 @@
+"""The command line: finds the command, and turns every failure into a message and a status."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import click
+
+from autosplit import __version__
+from autosplit.cli.console import Terminal
+from autosplit.cli.options import common_options
+from autosplit.errors import AutosplitError, ExitCode, UsageError
+
+COMMANDS = ("profile", "plan", "export", "verify", "show")
+
+HELP = """Turn a PyTorch model that is too big or too slow for one GPU into a pipeline.
+
+\b
+  autosplit profile model.py:build -o profile.json
+  autosplit plan profile.json --stages 4 -o plan.json
+  autosplit export plan.json -o pipeline
+  autosplit verify pipeline
+
+Exit status: 0 done, 1 failure, 2 usage, 3 the model cannot be traced, 4 no plan fits,
+5 verification failed, 130 interrupted.
+"""
+
+
+class Application(click.Group):
+    """The group of commands, each imported when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the commands in the order in which they are used."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command's module and return the command."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f"autosplit.cli.{cmd_name}").command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command, or say which one was probably meant."""
+        close = difflib.get_close_matches(args[0], COMMANDS, n=1)
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            hint = f"did you mean {close[0]!r}?" if close else f"commands: {', '.join(COMMANDS)}"
+            raise UsageError(f"no command {args[0]!r}", hint=hint)
+        return super().resolve_command(ctx, args)
+
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        """Run a command; failures become a message on standard error and an exit status."""
+        terminal = extra.setdefault("obj", Terminal())
+        call = super().main
+        status = guard(terminal, lambda: call(*args, standalone_mode=False, **extra))
+        if standalone_mode:
+            sys.exit(status)
+        return status
+
+
+def guard(terminal: Terminal, run: Callable[[], Any]) -> int:
+    """Run a command and return its exit status; the one place where errors are caught."""
+    try:
+        status = run()
+        return int(status) if isinstance(status, int) else ExitCode.OK
+    except click.Abort:
+        terminal.say("interrupted")
+        return ExitCode.INTERRUPTED
+    except click.ClickException as error:
+        failure = _usage(error)
+    except AutosplitError as error:
+        if terminal.traceback:
+            raise
+        failure = error
+    except Exception as error:
+        if terminal.traceback:
+            raise
+        failure = AutosplitError(
+            f"unexpected {type(error).__name__}: {error}",
+            cause="this is a fault in autosplit",
+            hint="run again with --traceback and report what it prints",
+        )
+    terminal.fail(failure)
+    return failure.exit_code
+
+
+def _usage(error: click.ClickException) -> AutosplitError:
+    """Return click's error in the form of ours."""
+    context = getattr(error, "ctx", None)
+    hint = f"{context.command_path} --help tells what it takes" if context else None
+    return UsageError(error.format_message(), hint=hint)
+
+
+@click.group(
+    cls=Application,
+    params=common_options(),
+    help=HELP,
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
+)
+@click.version_option(__version__, "-V", "--version", prog_name="autosplit")
+def cli() -> None:
+    """Run a command; the commands do the work."""
+
+
+def main() -> None:
+    """Run the command line."""
+    cli(prog_name="autosplit")

@@ -1,0 +1,153 @@
+"""Parameter types and options that commands share."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from click.core import ParameterSource
+from click.shell_completion import CompletionItem
+
+from autosplit import units
+from autosplit.cli.console import Terminal
+from autosplit.errors import AutosplitError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Command(click.Command):
+    """A command that knows the options every command has."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs["params"] = [*kwargs.get("params", ()), *common_options()]
+        super().__init__(*args, **kwargs)
+
+
+def common_options() -> list[click.Parameter]:
+    """Return fresh ``-v``, ``-q``, ``--color`` and ``--traceback`` options."""
+    return [
+        _setting("-v", "--verbose", help="Say more.", count=True, change=_louder),
+        _setting("-q", "--quiet", help="Say errors only.", count=True, change=_quieter),
+        _setting("--color/--no-color", help="Colour on or off.", default=None, change=_color),
+        _setting("--traceback", help="Show the stack of an error.", is_flag=True, change=_stack),
+    ]
+
+
+def _setting(*names: str, change: Callable[[Terminal, Any], None], **kwargs: Any) -> click.Option:
+    def apply(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+        if ctx.get_parameter_source(str(param.name)) is not ParameterSource.DEFAULT:
+            change(ctx.ensure_object(Terminal), value)
+
+    return click.Option(names, expose_value=False, is_eager=True, callback=apply, **kwargs)
+
+
+def _louder(terminal: Terminal, value: int) -> None:
+    terminal.verbosity += value
+
+
+def _quieter(terminal: Terminal, value: int) -> None:
+    terminal.verbosity -= value
+
+
+def _color(terminal: Terminal, value: bool) -> None:
+    terminal.color = value
+
+
+def _stack(terminal: Terminal, value: bool) -> None:
+    terminal.traceback = value
+
+
+# ---------------------------------------------------------------- parameter types
+
+
+class Quantity(click.ParamType):
+    """A number with a unit, read by one of the parsers of ``autosplit.units``."""
+
+    def __init__(self, name: str, parse: Callable[[str], float]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number in base units."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._parse(value)
+        except AutosplitError as error:
+            reason = error.hint or error.cause
+            self.fail(f"{error.message}; {reason}" if reason else error.message, param, ctx)
+
+
+BYTES = Quantity("bytes", units.parse_bytes)
+RATE = Quantity("bytes/s", units.parse_rate)
+SECONDS = Quantity("time", units.parse_seconds)
+
+
+class RegistryChoice(click.ParamType):
+    """A name in a registry, looked up only when the option is used.
+
+    Parameters
+    ----------
+    kind
+        What is chosen, for messages.
+    module, registry
+        Where the registry lives.
+    extra
+        Names accepted besides the registered ones ("auto").
+    """
+
+    def __init__(self, kind: str, module: str, registry: str, extra: Iterable[str] = ()) -> None:
+        self.name = kind
+        self._module = module
+        self._registry = registry
+        self._extra = tuple(extra)
+
+    def names(self) -> tuple[str, ...]:
+        """Return every name that may be chosen."""
+        return (*self._extra, *getattr(import_module(self._module), self._registry).names())
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """Return the choices as shown in help."""
+        return f"[{'|'.join(self.names())}]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the name if it is known."""
+        names = self.names()
+        if value not in names:
+            close = difflib.get_close_matches(str(value), names, n=1)
+            guess = f" Did you mean {close[0]!r}?" if close else ""
+            self.fail(f"{value!r} is not one of {', '.join(names)}.{guess}", param, ctx)
+        return value
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Offer the names that begin like what was typed."""
+        return [CompletionItem(name) for name in self.names() if name.startswith(incomplete)]
+
+
+class Pin(click.ParamType):
+    """``LAYER=STAGE``."""
+
+    name = "layer=stage"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return ``(layer, stage)``."""
+        if not isinstance(value, str):
+            return value
+        layer, equals, stage = value.rpartition("=")
+        if not layer or not equals or not stage.isdecimal():
+            self.fail(f"{value!r} is not LAYER=STAGE, with stages counted from 0", param, ctx)
+        return layer, int(stage)
+
+
+# ---------------------------------------------------------------- shared options
+
+FILE = click.Path(path_type=Path)
+
+force = click.option("--force", is_flag=True, help="Replace what is already there.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")

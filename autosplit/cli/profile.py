@@ -1,0 +1,80 @@
+"""``autosplit profile``: measure a model layer by layer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from autosplit import workflow
+from autosplit.cli.console import Terminal
+from autosplit.cli.options import FILE, SECONDS, Command, as_json, force
+from autosplit.report.data import profile_data, to_text
+from autosplit.report.tables import profile_tables
+from autosplit.serialize import refuse_existing
+from autosplit.types import ModelRef
+
+
+@click.command(cls=Command)
+@click.argument("model")
+@click.option("-o", "--output", type=FILE, default="profile.json", help="File to write.")
+@click.option("--batch-size", type=click.IntRange(1), help="Rows of one micro-batch.")
+@click.option(
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="NAME=SHAPE:DTYPE",
+    help="Example input, such as ids=2x128:int64.",
+)
+@click.option("--task", help="Task of a Hugging Face model, such as seq2seq-lm.")
+@click.option("--dtype", help="Cast the model first, such as bfloat16.")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto")
+@click.option(
+    "--threads", type=click.IntRange(1), default=1, help="CPU threads that one stage will have."
+)
+@click.option(
+    "--repetitions", type=click.IntRange(3), help="Samples of each time, instead of --precision."
+)
+@click.option(
+    "--precision",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    help="Repeat until the median is known to this share.",
+)
+@click.option("--max-seconds", type=SECONDS, help="Stop repeating after this time.")
+@click.option(
+    "--granularity",
+    type=click.Choice(["op", "layer", "block"]),
+    default="layer",
+    help="Smallest piece that the planner may move.",
+)
+@click.option("--inference", is_flag=True, help="Forward only, in evaluation mode.")
+@as_json
+@force
+@click.pass_obj
+def command(
+    terminal: Terminal,
+    model: str,
+    output: Path,
+    batch_size: int | None,
+    inputs: tuple[str, ...],
+    task: str | None,
+    dtype: str | None,
+    as_json: bool,
+    force: bool,
+    **measuring: object,
+) -> None:
+    """Trace MODEL and measure time and memory of each layer.
+
+    MODEL is FILE.py:NAME, package.module:NAME or hf:DIR, where NAME builds the model.
+    """
+    refuse_existing(output, force)
+    ref = ModelRef(spec=model, batch_size=batch_size, inputs=inputs, task=task, dtype=dtype)
+    with terminal.step("profile") as progress:
+        result = workflow.profile(ref, progress=progress, **measuring)  # type: ignore[arg-type]
+    workflow.save(result, output, force=force)
+    if as_json:
+        terminal.write(to_text(profile_data(result)))
+    else:
+        terminal.show(*profile_tables(result))
+    terminal.say(f"Wrote {output}.")
+    terminal.next_step("plan", str(output), "--stages", "2")

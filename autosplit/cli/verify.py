@@ -1,0 +1,37 @@
+"""``autosplit verify``: run an export against the original model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from autosplit import workflow
+from autosplit.cli.console import Terminal
+from autosplit.cli.options import FILE, Command, as_json
+from autosplit.report.data import to_text, verification_data
+from autosplit.report.tables import verification_table
+
+
+@click.command(cls=Command)
+@click.argument("folder", type=FILE)
+@click.option("--distributed", is_flag=True, help="Run one process per stage under torchrun.")
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(0),
+    help="Largest difference allowed.  [default: by dtype; 1e-5 for float32]",
+)
+@as_json
+@click.pass_obj
+def command(
+    terminal: Terminal, folder: Path, distributed: bool, tolerance: float | None, as_json: bool
+) -> None:
+    """Compare outputs, loss, gradients and buffers of FOLDER with the original model."""
+    with terminal.step("verify"):
+        result = workflow.verify(folder, distributed=distributed, tolerance=tolerance)
+    if as_json:
+        terminal.write(to_text(verification_data(result)))
+    else:
+        terminal.show(verification_table(result))
+    result.raise_if_failed()
+    terminal.say("The pipeline equals the model.")

@@ -1,0 +1,88 @@
+"""Profiles and plans as JSON for programs: stable keys, a unit in every name."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from autosplit.report.advice import advise, total_s
+from autosplit.serialize import to_data
+from autosplit.types import Plan, Profile, VerificationReport
+
+VERSION = (1, 0)
+
+
+def to_text(data: dict[str, Any]) -> str:
+    """Return report data as readable JSON."""
+    return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def profile_data(profile: Profile) -> dict[str, Any]:
+    """Return a profile's totals and its layers."""
+    forward_s = sum(layer.forward.median_s for layer in profile.layers)
+    return {
+        **_head("profile"),
+        "model": to_data(profile.model),
+        "device": to_data(profile.device),
+        "training": profile.training,
+        "forward_s": forward_s,
+        "backward_s": total_s(profile) - forward_s,
+        "whole": to_data(profile.whole),
+        "param_bytes": sum(s.nbytes for s in profile.states if s.kind == "parameter"),
+        "saved_bytes": sum(storage.nbytes for storage in profile.storages),
+        "layers": [
+            {
+                "name": layer.name,
+                "forward_s": layer.forward.median_s,
+                "backward_s": layer.backward.median_s,
+                "workspace_bytes": layer.workspace_bytes,
+                "flops": layer.flops,
+            }
+            for layer in profile.layers
+        ],
+        "notes": [*profile.notes, *advise(profile)],
+    }
+
+
+def plan_data(plan: Plan) -> dict[str, Any]:
+    """Return a plan's promise and its stages."""
+    return {
+        **_head("plan"),
+        "model": to_data(plan.model),
+        "request": to_data(plan.request),
+        "status": plan.status,
+        "objective_s": plan.objective_s,
+        "bottleneck_s": plan.bottleneck_s,
+        "bound_s": plan.bound_s,
+        "gap": plan.gap,
+        "solver": plan.solver,
+        "solver_s": plan.solver_s,
+        "step_s": plan.step_s,
+        "single_s": plan.single_s,
+        "stages": [
+            {
+                "layers": list(stage.layers),
+                "rank": stage.rank,
+                "device": stage.device,
+                "forward_s": stage.forward_s,
+                "backward_s": stage.backward_s,
+                "send_s": stage.send_s,
+                "idle": stage.idle,
+                "in_flight": stage.in_flight,
+                "memory_bytes": stage.memory.total_bytes,
+                "memory": to_data(stage.memory),
+                "recompute": list(stage.recompute),
+            }
+            for stage in plan.stages
+        ],
+        "notes": list(plan.notes),
+    }
+
+
+def verification_data(report: VerificationReport) -> dict[str, Any]:
+    """Return every difference that was found."""
+    return {**_head("verification"), "passed": report.passed, **to_data(report)}
+
+
+def _head(kind: str) -> dict[str, Any]:
+    return {"schema": f"autosplit.report.{kind}", "version": list(VERSION)}

@@ -1,0 +1,316 @@
+"""Profiles, plans and verifications as rich tables."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from rich import box
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from autosplit.report.advice import advise, layer_s, total_s
+from autosplit.report.bars import bar, heat
+from autosplit.report.paths import summarize
+from autosplit.report.styles import GOOD, HINT, HOT, LABEL, STRONG, WARM
+from autosplit.types import (
+    BatchCheck,
+    LayerProfile,
+    ModelRef,
+    Plan,
+    Profile,
+    StagePlan,
+    VerificationReport,
+)
+from autosplit.units import format_bytes, format_rate, format_seconds, format_share
+
+_TOP = 10
+
+
+def grid(title: str | None = None) -> Table:
+    """Return an empty table in the house style."""
+    return Table(
+        title=title,
+        title_justify="left",
+        title_style=STRONG,
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+        show_edge=False,
+    )
+
+
+def facts(pairs: list[tuple[str, RenderableType]]) -> Table:
+    """Return labelled facts, one a line."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style=LABEL, no_wrap=True)
+    table.add_column()
+    for label, value in pairs:
+        table.add_row(label, value)
+    return table
+
+
+def remarks(lines: tuple[str, ...]) -> list[RenderableType]:
+    """Return remarks as a bulleted list, set off by an empty line."""
+    if not lines:
+        return []
+    listed = Table.grid(padding=(0, 1))
+    for line in lines:
+        listed.add_row(Text("•", style=HINT), Text(line))
+    return [Padding(listed, (1, 0, 0, 0))]
+
+
+# ---------------------------------------------------------------- profile
+
+
+def profile_tables(profile: Profile, top: int = _TOP) -> list[RenderableType]:
+    """Return what a person wants to know of a profile: the whole, the slowest layers, advice."""
+    return [
+        facts(_profile_facts(profile)),
+        _slowest(profile, top),
+        *remarks((*profile.notes, *advise(profile))),
+    ]
+
+
+def _profile_facts(profile: Profile) -> list[tuple[str, RenderableType]]:
+    device = profile.device
+    threads = f", {device.threads} thread{'s' if device.threads > 1 else ''}"
+    where = device.name + (threads if device.kind == "cpu" else "")
+    state: dict[str, int] = defaultdict(int)
+    for item in profile.states:
+        state[item.kind] += item.nbytes
+    pairs: list[tuple[str, RenderableType]] = [
+        ("model", Text(model_name(profile.model))),
+        ("device", Text(f"{where}, torch {device.torch_version}")),
+        ("layers", f"{len(profile.layers)} ({_structures(profile)} different)"),
+        ("parameters", format_bytes(state["parameter"])),
+    ]
+    if state["buffer"]:
+        pairs.append(("buffers", format_bytes(state["buffer"])))
+    if profile.training:
+        saved = sum(storage.nbytes for storage in profile.storages)
+        pairs.append(("activations", f"{format_bytes(saved)} kept for backward"))
+    pairs.append(("micro-batch", _step_text(profile)))
+    return pairs
+
+
+def model_name(model: ModelRef) -> str:
+    """Return a model's spec with its batch size, without the folders of a file."""
+    name = model.spec.rsplit("/", 1)[-1]
+    return f"{name}, batch size {model.batch_size}" if model.batch_size else name
+
+
+def _structures(profile: Profile) -> int:
+    return len({layer.structure for layer in profile.layers})
+
+
+def _step_text(profile: Profile) -> str:
+    forward = sum(layer.forward.median_s for layer in profile.layers)
+    text = format_seconds(forward) + " forward"
+    if profile.training:
+        text += f" + {format_seconds(total_s(profile) - forward)} backward"
+    if profile.whole is not None:
+        text += f" (layers sum to {profile.whole.ratio:.2f}× the whole)"
+    return text
+
+
+def _slowest(profile: Profile, top: int) -> Table:
+    layers = sorted(profile.layers, key=layer_s, reverse=True)[:top]
+    total = total_s(profile) or 1.0
+    largest = layer_s(layers[0]) or 1.0
+    table = grid(f"Slowest {len(layers)} of {len(profile.layers)} layers")
+    table.add_column("layer", overflow="fold")
+    table.add_column("", no_wrap=True)
+    for heading in ("share", "forward", "backward", "±", "weights", "saved"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    sizes = {storage.index: storage.nbytes for storage in profile.storages}
+    weights = _weights(profile)
+    for layer in layers:
+        seconds = layer_s(layer)
+        table.add_row(
+            Text(layer.name),
+            bar(seconds / largest, 6),
+            Text(format_share(seconds / total), style=heat(seconds / largest)),
+            format_seconds(layer.forward.median_s),
+            format_seconds(layer.backward.median_s),
+            _spread(layer),
+            format_bytes(weights[layer.name]),
+            format_bytes(sum(sizes[index] for index in layer.saved)),
+        )
+    return table
+
+
+def _weights(profile: Profile) -> dict[str, int]:
+    weights: dict[str, int] = defaultdict(int)
+    for state in profile.states:
+        for layer in state.layers:
+            weights[layer] += state.nbytes
+    return weights
+
+
+def _spread(layer: LayerProfile) -> str:
+    seconds = layer_s(layer)
+    spread = layer.forward.spread_s + layer.backward.spread_s
+    return format_share(spread / seconds) if seconds else "-"
+
+
+# ---------------------------------------------------------------- plan
+
+
+def plan_tables(plan: Plan) -> list[RenderableType]:
+    """Return a plan's promise, its stages with bars, and its remarks."""
+    return [facts(_plan_facts(plan)), _stages(plan), *remarks(plan.notes)]
+
+
+def _plan_facts(plan: Plan) -> list[tuple[str, RenderableType]]:
+    request = plan.request
+    speedup = plan.single_s / plan.step_s if plan.step_s else 1.0
+    proof = (
+        "proven optimal"
+        if plan.status == "optimal"
+        else f"not proven: at most {format_share(plan.gap)} from the best"
+    )
+    link = "free"
+    if request.link_bytes_per_s:
+        link = format_rate(request.link_bytes_per_s)
+    if request.latency_s:
+        link += f", {format_seconds(request.latency_s)} latency"
+    if request.overlap:
+        link += ", beside compute"
+    return [
+        ("model", Text(model_name(plan.model))),
+        ("pipeline", f"{len(plan.stages)} stages, {request.schedule}"),
+        ("micro-batches", f"{request.microbatches} a step"),
+        ("links", link),
+        (
+            "step",
+            Text.assemble(
+                (format_seconds(plan.step_s), STRONG),
+                f" predicted, {speedup:.2f}× one device ({format_seconds(plan.single_s)})",
+            ),
+        ),
+        (
+            "proof",
+            Text.assemble(
+                (proof, GOOD if plan.status == "optimal" else WARM),
+                f" by {plan.solver} in {format_seconds(plan.solver_s)}"
+                f" (bound {format_seconds(plan.bound_s)}, gap {format_share(plan.gap)})",
+            ),
+        ),
+    ]
+
+
+def stage_s(stage: StagePlan) -> float:
+    """Return forward plus backward seconds of a stage."""
+    return stage.forward_s + stage.backward_s
+
+
+def bottleneck(plan: Plan) -> int:
+    """Return the index of the stage that takes longest, transfers included."""
+    loads = [stage_s(stage) + stage.send_s for stage in plan.stages]
+    return loads.index(max(loads))
+
+
+def _stages(plan: Plan) -> Table:
+    slowest = bottleneck(plan)
+    largest = stage_s(plan.stages[slowest]) or 1.0
+    budget = plan.request.memory_bytes
+    most = budget or max(stage.memory.total_bytes for stage in plan.stages) or 1
+    table = grid("Stages, for one micro-batch")
+    table.add_column("", justify="right", no_wrap=True)
+    table.add_column("layers", overflow="fold")
+    table.add_column("time", no_wrap=True)
+    for heading in ("", "idle"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("memory", no_wrap=True)
+    table.add_column("", justify="right", no_wrap=True)
+    for index, stage in enumerate(plan.stages):
+        seconds = stage_s(stage)
+        held = stage.memory.total_bytes
+        table.add_row(
+            Text(f"▶ {index}" if index == slowest else str(index), style=STRONG),
+            Text(", ".join(summarize(stage.layers, plan.order))),
+            bar(seconds / largest, 8),
+            Text(format_seconds(seconds), style=heat(seconds / largest)),
+            format_share(stage.idle),
+            bar(held / most, 6),
+            format_bytes(held),
+        )
+    table.caption = "▶ the bottleneck" + (f"; budget {format_bytes(budget)}" if budget else "")
+    return table
+
+
+def memory_table(plan: Plan) -> Table:
+    """Return what each stage's memory is used for."""
+    table = grid("Memory of each stage")
+    uses = ("weights", "grads", "optim", "saved", "cuts", "scratch")
+    for heading in ("stage", *uses, "total"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for index, stage in enumerate(plan.stages):
+        memory = stage.memory
+        table.add_row(
+            str(index),
+            format_bytes(memory.parameters_bytes),
+            format_bytes(memory.gradients_bytes),
+            format_bytes(memory.optimizer_bytes),
+            format_bytes(memory.activations_bytes),
+            format_bytes(memory.boundary_bytes),
+            format_bytes(memory.workspace_bytes),
+            Text(format_bytes(memory.total_bytes), style=STRONG),
+        )
+    return table
+
+
+def time_table(plan: Plan) -> Table:
+    """Return what each stage's time is used for, for one micro-batch."""
+    table = grid("Time of each stage, for one micro-batch")
+    for heading in ("stage", "rank", "device", "forward", "backward", "send", "idle", "in flight"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for index, stage in enumerate(plan.stages):
+        table.add_row(
+            str(index),
+            str(stage.rank),
+            Text(stage.device or "-"),
+            format_seconds(stage.forward_s),
+            format_seconds(stage.backward_s),
+            format_seconds(stage.send_s),
+            format_share(stage.idle),
+            str(stage.in_flight),
+        )
+    return table
+
+
+# ---------------------------------------------------------------- verification
+
+
+def verification_table(report: VerificationReport) -> Table:
+    """Return the largest difference of each kind of tensor, per mode and batch size."""
+    how = "one process per stage" if report.distributed else "one process"
+    table = grid(f"Largest differences, {how}, tolerance {report.tolerance:.0e}")
+    table.add_column("run", no_wrap=True)
+    table.add_column("what", no_wrap=True)
+    table.add_column("tensors", justify="right")
+    table.add_column("difference", justify="right", no_wrap=True)
+    table.add_column("where", overflow="fold")
+    runs = [("checkpoint", (report.checkpoint,))]
+    runs += [(_run_name(check), check.comparisons) for check in report.checks]
+    for name, comparisons in runs:
+        for index, each in enumerate(comparisons):
+            style = GOOD if each.passes(report.tolerance) else HOT
+            table.add_row(
+                "" if index else name,
+                each.kind,
+                str(each.compared),
+                Text("fault" if each.faults else f"{each.largest:.1e}", style=style),
+                Text("; ".join(each.faults) or each.worst or ""),
+            )
+    if report.skipped:
+        table.caption = Text("\n".join(f"skipped: {reason}" for reason in report.skipped))
+    return table
+
+
+def _run_name(check: BatchCheck) -> str:
+    rows = f" × {check.batch_size}" if check.batch_size else ""
+    return f"{check.mode}, {check.microbatches}{rows}"
