@@ -1,1 +1,8 @@
 """Solvers of the chain problem. One file each, filed in ``SOLVERS``."""
+
+from __future__ import annotations
+
+from autosplit.solvers.base import SOLVERS, ChainProblem, Solution
+from autosplit.solvers.portfolio import solve
+
+__all__ = ["SOLVERS", "ChainProblem", "Solution", "solve"]

@@ -208,8 +208,7 @@ class ChainProblem:
         return self.links[boundary] if self.links else Link()
 
     def _check_sizes(self) -> None:
-        per_node = ("static_bytes", "saved_bytes", "workspace_bytes")
-        per_node += ("recompute_s", "recompute_bytes")
+        per_node = _PER_NODE
         per_stage = ("speeds", "in_flight", "budget_bytes", "boundary_factor")
         for names, size in ((per_node, self.num_nodes), (per_stage, self.num_stages)):
             for name in names:
@@ -289,8 +288,11 @@ class ChainProblem:
             )
 
 
-_NUMBERS = ("work_s", "static_bytes", "saved_bytes", "workspace_bytes", "in_flight")
-_NUMBERS += ("boundary_factor", "recompute_s", "recompute_bytes")
+_PER_NODE = (
+    *("static_bytes", "saved_bytes", "workspace_bytes"),
+    *("recompute_s", "recompute_bytes"),
+)
+_NUMBERS = ("work_s", *_PER_NODE, "in_flight", "boundary_factor")
 
 
 def _require_numbers(owner: object, name: str, values: Iterable[float]) -> None:
