@@ -1,1 +1,37 @@
-"""Pipeline schedules: order of work and micro-batches in flight. One file each."""
+"""Schedules: the order in which ranks run forwards and backwards, each with its rules."""
+
+from autosplit.schedules import gpipe, interleaved, one_f_one_b, zero_bubble
+from autosplit.schedules.base import (
+    SCHEDULES,
+    Action,
+    Kind,
+    Order,
+    Schedule,
+    count_in_flight,
+)
+
+__all__ = [
+    "SCHEDULES",
+    "Action",
+    "Kind",
+    "Order",
+    "Schedule",
+    "count_in_flight",
+    "gpipe",
+    "interleaved",
+    "make",
+    "one_f_one_b",
+    "zero_bubble",
+]
+
+
+def make(name: str, stages: int, microbatches: int, ranks: int | None = None) -> Schedule:
+    """Return the schedule of that name for these numbers.
+
+    Raises
+    ------
+    UsageError
+        If the name is unknown or the schedule cannot run these numbers.
+    """
+    kind = SCHEDULES[name]
+    return kind(stages, microbatches, ranks or kind.default_ranks(stages))
