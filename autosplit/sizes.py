@@ -51,9 +51,12 @@ def evaluate(expression: str, values: Mapping[str, int]) -> int | float | bool:
     Raises
     ------
     DataError
-        If the expression is not plain arithmetic or reads an unknown symbol.
+        If the expression is not plain arithmetic, reads an unknown symbol or has no value.
     """
-    result: int | float | bool = _value(_parse(expression), values, expression)
+    try:
+        result: int | float | bool = _value(_parse(expression), values, expression)
+    except (ArithmeticError, ValueError, TypeError) as error:
+        raise DataError(f"{expression!r} has no value", cause=str(error)) from None
     return result
 
 

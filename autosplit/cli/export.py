@@ -13,7 +13,7 @@ from autosplit.errors import AutosplitError, ExitCode
 from autosplit.serialize import refuse_existing
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, short_help="Write the stages as a folder that runs by itself.")
 @click.argument("plan", type=FILE)
 @click.option("-o", "--output", type=FILE, default="pipeline", help="Folder to write.")
 @click.option(

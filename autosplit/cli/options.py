@@ -42,7 +42,9 @@ def _setting(*names: str, change: Callable[[Terminal, Any], None], **kwargs: Any
         if ctx.get_parameter_source(str(param.name)) is not ParameterSource.DEFAULT:
             change(ctx.ensure_object(Terminal), value)
 
-    return click.Option(names, expose_value=False, is_eager=True, callback=apply, **kwargs)
+    return click.Option(
+        names, expose_value=False, is_eager=True, show_default=False, callback=apply, **kwargs
+    )
 
 
 def _louder(terminal: Terminal, value: int) -> None:

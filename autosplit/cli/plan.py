@@ -25,7 +25,7 @@ from autosplit.serialize import refuse_existing
 from autosplit.types import PlanRequest
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, short_help="Find the best stage boundaries.")
 @click.argument("profile", type=FILE)
 @click.option(
     "-o", "--output", type=FILE, help="File to write.  [default: plan.json; none with --json]"

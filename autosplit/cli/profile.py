@@ -15,7 +15,7 @@ from autosplit.serialize import refuse_existing
 from autosplit.types import ModelRef
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, short_help="Measure a model layer by layer.")
 @click.argument("model")
 @click.option("-o", "--output", type=FILE, default="profile.json", help="File to write.")
 @click.option("--batch-size", type=click.IntRange(1), help="Rows of one micro-batch.")

@@ -15,7 +15,7 @@ from autosplit.report.trees import plan_tree, profile_tree
 from autosplit.types import Plan, Profile
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, short_help="Show a profile, a plan or an export.")
 @click.argument("file", type=FILE)
 @click.option("--top", type=click.IntRange(1), default=10, help="Layers in a profile's table.")
 @click.option("--depth", type=click.IntRange(1), default=3, help="Names of a path in the tree.")

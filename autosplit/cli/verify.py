@@ -13,7 +13,7 @@ from autosplit.report.data import to_text, verification_data
 from autosplit.report.tables import verification_table
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, short_help="Run an export against the original model.")
 @click.argument("folder", type=FILE)
 @click.option("--distributed", is_flag=True, help="Run one process per stage under torchrun.")
 @click.option(
