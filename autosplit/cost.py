@@ -270,6 +270,19 @@ class CostModel:
         passing = math.fsum(loads) / self.schedule.chunks
         return bottleneck, (self.schedule.microbatches - 1) * bottleneck + passing
 
+    def even_bound_s(self, share_s: float) -> float:
+        """Return what the objective would be if every rank had the same load, all compute."""
+        if self.objective == "bottleneck":
+            return share_s
+        steps = self.schedule.microbatches - 1
+        return steps * share_s + self.schedule.ranks * share_s / self.schedule.chunks
+
+    def least_bytes(self, layer: int, in_flight: int) -> int:
+        """Return what a stage of this layer alone needs, transfers and inputs left out."""
+        states = [state for state in self.graph.states if layer in state.layers]
+        alone = self._memory(0, [layer], states, 0, BoundaryCost(), BoundaryCost(), ())
+        return alone.total_bytes - alone.boundary_bytes + in_flight * self.saved_bytes[layer]
+
     def rank_memory(self, cost: PlanCost) -> tuple[int, ...]:
         """Return the peak memory of each rank: the sum over its stages."""
         totals = [0] * self.schedule.ranks

@@ -141,6 +141,7 @@ def build(profile: Profile) -> Graph:
     DataError
         If layers depend on one another in a circle, which is named.
     """
+    _check_storages(profile)
     names = [layer.name for layer in profile.layers]
     place = {name: position for position, name in enumerate(names)}
     edges = _edges(profile, place)
@@ -232,6 +233,9 @@ def contract(
     on one another in a circle. Every node is in exactly one group; groups stand in a
     topological order and list their members ascending.
     """
+    together = [list(members) for members in together]
+    if not together:
+        return tuple((node,) for node in range(count))
     import networkx
 
     graph: networkx.DiGraph[int] = networkx.DiGraph()
@@ -263,6 +267,16 @@ def members(mask: int) -> tuple[int, ...]:
         found.append(lowest.bit_length() - 1)
         mask ^= lowest
     return tuple(found)
+
+
+def _check_storages(profile: Profile) -> None:
+    known = {storage.index for storage in profile.storages}
+    for layer in profile.layers:
+        for storage in layer.saved:
+            if storage not in known:
+                raise DataError(
+                    f"layer {layer.name!r} saves storage {storage}, which is not listed"
+                )
 
 
 def _edges(profile: Profile, place: dict[str, int]) -> set[tuple[int, int]]:

@@ -1,0 +1,96 @@
+"""What limits a plan, and what would have to change to do better or to fit at all."""
+
+from __future__ import annotations
+
+from autosplit.cost import CostModel, PlanCost
+from autosplit.errors import InfeasibleError
+from autosplit.simulate import Timeline
+from autosplit.units import format_bytes, format_seconds, format_share
+
+_LARGE_LAYER = 0.2
+"""Share of the total from which the slowest layer is worth a remark."""
+
+_LARGE_BUBBLE = 0.25
+_LARGE_TRANSFER = 0.2
+
+
+def remarks(model: CostModel, cost: PlanCost, timeline: Timeline) -> tuple[str, ...]:
+    """Return what limits this plan, the strongest limit first."""
+    found = [_slowest_layer(model), _transfers(cost), _bubble(model, timeline)]
+    return tuple(remark for remark in found if remark)
+
+
+def _slowest_layer(model: CostModel) -> str | None:
+    """No stage is faster than its slowest layer, whatever the boundaries."""
+    times = [f + b for f, b in zip(model.forward_s, model.backward_s, strict=True)]
+    total = sum(times)
+    slowest = max(range(len(times)), key=times.__getitem__)
+    share = times[slowest] / total if total else 0.0
+    # Below an even share for every stage the layer does not limit anything.
+    if share < max(_LARGE_LAYER, 1 / model.schedule.ranks):
+        return None
+    name = model.graph.layers[slowest].name
+    return (
+        f"layer {name} alone is {format_share(share)} of the total: no plan beats {1 / share:.2f}×"
+    )
+
+
+def _transfers(cost: PlanCost) -> str | None:
+    slowest = max(
+        range(len(cost.boundaries)), key=lambda b: cost.boundaries[b].total_s, default=None
+    )
+    if slowest is None:
+        return None
+    boundary = cost.boundaries[slowest]
+    share = boundary.total_s / cost.bottleneck_s if cost.bottleneck_s else 0.0
+    if share < _LARGE_TRANSFER:
+        return None
+    return (
+        f"sending across boundary {slowest} ({format_bytes(boundary.forward_bytes)}) takes "
+        f"{format_seconds(boundary.total_s)}, {format_share(share)} of the busiest stage: "
+        "a faster link would help"
+    )
+
+
+def _bubble(model: CostModel, timeline: Timeline) -> str | None:
+    """Fill and drain of a balanced pipeline idle (S - 1) / (M + S - 1) of the step."""
+    schedule = model.schedule
+    if not model.graph.training or schedule.ranks == 1:
+        return None
+    bubble = (schedule.ranks - 1) / (schedule.chunks * schedule.microbatches + schedule.ranks - 1)
+    if bubble < _LARGE_BUBBLE:
+        return None
+    doubled = (schedule.ranks - 1) / (
+        2 * schedule.chunks * schedule.microbatches + schedule.ranks - 1
+    )
+    return (
+        f"filling and draining the pipeline idles {format_share(bubble)} of a step: "
+        f"with {2 * schedule.microbatches} micro-batches it would be {format_share(doubled)}"
+    )
+
+
+def refuse_large_layer(model: CostModel) -> None:
+    """Refuse at once when one layer alone does not fit on any device.
+
+    Raises
+    ------
+    InfeasibleError
+        Naming the layer and the bytes that are missing.
+    """
+    budget = max(model.budgets_bytes)
+    least = min(model.schedule.in_flight)
+    worst, needed = 0, 0
+    for layer in range(len(model.graph)):
+        bytes_alone = model.least_bytes(layer, least)
+        if bytes_alone > needed:
+            worst, needed = layer, bytes_alone
+    if needed <= budget:
+        return
+    name = model.graph.layers[worst].name
+    raise InfeasibleError(
+        f"no {model.schedule.stages}-stage plan fits {format_bytes(budget)} per device",
+        cause=f"{name} alone needs {format_bytes(needed)}, "
+        f"{format_bytes(needed - budget)} more than a device has",
+        hint="give larger devices, a smaller micro-batch (profile --batch-size), or an optimizer "
+        "with less state",
+    )
