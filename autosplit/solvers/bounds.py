@@ -65,10 +65,14 @@ def best_of_orders(
 
 def _limits(inst: Instance, lower: float, most: float) -> list[float]:
     """Return the values of T to try on one order, ending with the loosest of interest."""
-    worst = float(
-        inst.work.max(axis=0).sum() + inst.entry.max() + 2 * inst.net_cost.max(axis=0).sum()
-    )
+    worst = loosest_load(inst)
     loosest = min(most, worst)
     if most < worst:
         return [most]
     return [lower * factor for factor in GROWTH if lower * factor < loosest] + [loosest]
+
+
+def loosest_load(inst: Instance) -> float:
+    """Return a load that no stage exceeds: all work and every net twice."""
+    nets = 2 * inst.net_cost.max(axis=0).sum() if inst.num_nets else 0.0
+    return float(inst.work.max(axis=0).sum() + inst.entry.max() + nets)

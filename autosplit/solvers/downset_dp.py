@@ -1,0 +1,218 @@
+"""The exact solver for most problems: dynamic program over all downsets of narrow windows.
+
+Relaxed views of the problem come first, since they are small: budgets dropped and nodes
+contracted, then nodes contracted with care for budgets, then the problem as it is. Each view
+gives a proven bound, and its plan, where it breaks no rule of the problem, is the optimum.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+from autosplit.solvers.base import SOLVERS, ChainProblem, Solution, Status
+from autosplit.solvers.bounds import GROWTH, best_of_orders, loosest_load
+from autosplit.solvers.chain_dp import ChainPlan, ChainSearch
+from autosplit.solvers.contract import Contraction, contract
+from autosplit.solvers.cuts import AllCuts, TooManyError
+from autosplit.solvers.evaluate import Evaluation, evaluate
+from autosplit.solvers.instance import Instance
+
+EXACT = 1e-9
+"""Relative difference below which two objectives are one."""
+
+
+class InfeasibleViewError(Exception):
+    """A relaxation has no plan, hence neither has the problem."""
+
+
+@SOLVERS.register("dp")
+class DownsetDP:
+    """Windowed dynamic program over downsets (numpy); needs no other library."""
+
+    @classmethod
+    def is_available(cls) -> bool:
+        """Return True: numpy is always there."""
+        return True
+
+    def solve(
+        self,
+        problem: ChainProblem,
+        *,
+        time_limit_s: float,
+        gap: float = 0.0,
+        incumbent: Solution | None = None,
+    ) -> Solution:
+        """Answer ``problem``; "feasible" or "unknown" where a window overflows its limit."""
+        run = _Run(problem, time.monotonic() + time_limit_s, gap, incumbent)
+        return run.solve()
+
+
+class _Run:
+    """One call of the solver: the best plan and the best bound so far."""
+
+    def __init__(
+        self, problem: ChainProblem, deadline: float, gap: float, incumbent: Solution | None
+    ) -> None:
+        self.problem, self.deadline, self.gap = problem, deadline, gap
+        self.started = time.monotonic()
+        self.inst = Instance(problem)
+        self.best: Solution | None = incumbent if incumbent and incumbent.stage_of else None
+        self.bound = self.inst.lower_bound()
+        if problem.objective == "step":
+            self.bound = step_bound(self.inst)
+        self.notes: list[str] = []
+
+    def solve(self) -> Solution:
+        """Return the answer after as many views as it takes."""
+        for view, memory in self._views():
+            try:
+                self._search(view, memory)
+            except TooManyError:
+                self.notes.append("dp: a window holds too many downsets, or the time is up")
+                break
+            except InfeasibleViewError:
+                return self._answer("infeasible")
+            if self._proven():
+                return self._answer("optimal")
+        return self._answer("feasible" if self.best else "unknown")
+
+    def _views(self) -> Iterator[tuple[Contraction, bool]]:
+        """Yield relaxations of the problem, the last one the problem itself."""
+        memory = self.inst.memory_may_bind
+        blind = contract(self.problem, memory=False)
+        yield blind, False
+        if memory:
+            yield contract(self.problem, memory=True), True
+        if not self.problem.allow_empty:
+            yield Contraction(self.problem, tuple(range(self.problem.num_nodes))), memory
+
+    def _search(self, view: Contraction, memory: bool) -> None:
+        """Solve one view to optimality and note what it says about the problem."""
+        inst = Instance(view.problem)
+        bottleneck = self._least_load(view, inst, memory)
+        if self.problem.objective == "bottleneck":
+            self._learn(bottleneck.label)
+            self._offer(view, bottleneck)
+        elif not self._proven():
+            self._learn(self._least_step(view, inst, memory, bottleneck))
+
+    def _least_load(self, view: Contraction, inst: Instance, memory: bool) -> ChainPlan:
+        """Return a plan of the view with the least largest load."""
+        plan = best_of_orders(inst, memory=memory, deadline=self.deadline)
+        known = math.inf
+        if self.best is not None and self.problem.objective == "bottleneck":
+            known = self.best.objective_s
+        if plan is not None:
+            self._offer(view, plan)
+            known = min(known, plan.label)
+            if plan.label <= inst.lower_bound() * (1 + EXACT):
+                return plan
+        loosest = loosest_load(inst)
+        tries = [known] if known < math.inf else []
+        if not tries:
+            low = inst.lower_bound()
+            tries = [low * factor for factor in GROWTH if low * factor < loosest] + [loosest]
+        for most in tries:
+            found = self._chain(inst, memory, most=most * (1 + EXACT)).run()
+            if found is not None:
+                return found
+        if plan is not None:
+            return plan
+        raise InfeasibleViewError
+
+    def _chain(self, inst: Instance, memory: bool, **options: float) -> ChainSearch:
+        source = AllCuts(inst, deadline=self.deadline)
+        total = "total_most" in options
+        return ChainSearch(
+            inst, source, memory=memory, total=total, deadline=self.deadline, **options
+        )
+
+    def _least_step(
+        self, view: Contraction, inst: Instance, memory: bool, bottleneck: ChainPlan
+    ) -> float:
+        """Return the least ``(M - 1) * largest + sum`` over the plans of the view.
+
+        The least sum of loads under a cut-off T only grows as T falls. So the search starts at
+        the largest T that could pay off and lowers it below every largest load it meets.
+        """
+        repeats = self.problem.microbatches - 1
+        low = bottleneck.label
+        first = self._chain(inst, memory, most=low * (1 + EXACT), total_most=math.inf).run()
+        assert first is not None, "the least largest load has a plan"
+        self._offer(view, first)
+        best = repeats * low + first.label
+        least_sum = step_bound(inst) - repeats * inst.lower_bound()
+        most = loosest_load(inst)
+        if repeats:
+            most = min(most, low + (first.label - least_sum) / repeats)
+        while most >= low:
+            plan = self._chain(inst, memory, most=most, total_most=first.label).run()
+            if plan is None:
+                break
+            largest = max(self._evaluate(view, plan).loads_s)
+            self._offer(view, plan)
+            best = min(best, repeats * largest + plan.label)
+            most = largest * (1 - 1e-7)
+            if repeats:
+                most = min(most, (best - plan.label) / repeats * (1 - 1e-7))
+        return best * (1 - EXACT)
+
+    # ------------------------------------------------------------ plans and bounds
+
+    def _evaluate(self, view: Contraction, plan: ChainPlan) -> Evaluation:
+        kinds = plan.kind_of if self.problem.kinds else ()
+        return evaluate(self.problem, view.lift(plan.stage_of), kinds)
+
+    def _learn(self, bound: float) -> None:
+        self.bound = max(self.bound, bound)
+
+    def _offer(self, view: Contraction, plan: ChainPlan) -> None:
+        """Keep the plan if it is valid for the problem and better than the best."""
+        result = self._evaluate(view, plan)
+        if result.violations:
+            return
+        if self.best is None or result.objective_s < self.best.objective_s:
+            self.best = Solution(
+                stage_of=view.lift(plan.stage_of),
+                objective_s=result.objective_s,
+                bound_s=0.0,
+                status="feasible",
+                solver="dp",
+                solver_s=0.0,
+                kind_of=plan.kind_of if self.problem.kinds else (),
+            )
+
+    def _proven(self) -> bool:
+        if self.best is None:
+            return False
+        return self.best.objective_s * (1 - max(EXACT * 10, self.gap)) <= self.bound
+
+    def _answer(self, status: Status) -> Solution:
+        seconds = time.monotonic() - self.started
+        if self.best is None:
+            bound = math.inf if status == "infeasible" else self.bound
+            return Solution(None, math.inf, bound, status, "dp", seconds, tuple(self.notes))
+        value = self.best.objective_s
+        exact = value * (1 - EXACT * 10) <= self.bound
+        return dataclasses.replace(
+            self.best,
+            bound_s=value if exact else min(self.bound, value),
+            status="optimal" if exact else "feasible",
+            solver="dp",
+            solver_s=seconds,
+            notes=tuple(self.notes),
+        )
+
+
+def step_bound(inst: Instance) -> float:
+    """Return a simple bound of the step objective: least total work after the first load."""
+    allowed = np.where(inst.excluded, np.inf, inst.work)
+    total = float(allowed.min(axis=0).sum())
+    if not inst.problem.allow_empty:
+        total += float(np.array(inst.counts) @ inst.entry)
+    return (inst.problem.microbatches - 1) * inst.lower_bound() + total
