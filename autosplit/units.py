@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from decimal import Decimal
 
 from autosplit.errors import DataError
 
@@ -83,10 +84,10 @@ def _parse(
     scale = units.get(match[2].lower()) if match else None
     if match is None or scale is None:
         raise DataError(f"{shown or text!r} is not {what}", hint=f"write it like {examples}")
-    value = float(match[1]) * scale
-    if not math.isfinite(value):
+    if not math.isfinite(float(match[1]) * scale):
         raise DataError(f"{shown or text!r} is not {what}", cause="it is not finite")
-    return value
+    # In decimal, so that 5us is 5e-06 and not the number beside it.
+    return float(Decimal(match[1]) * Decimal(str(scale)))
 
 
 def format_bytes(count: float) -> str:

@@ -51,7 +51,9 @@ def profile(
     return profilers.profile(trace(load_model(ref)), wishes, progress)
 
 
-def plan(profile: Profile | PathLike, request: PlanRequest) -> Plan:
+def plan(
+    profile: Profile | PathLike, request: PlanRequest, *, cross_check: bool = False
+) -> Plan:
     """Find the best stage boundaries for a profile.
 
     Parameters
@@ -60,6 +62,8 @@ def plan(profile: Profile | PathLike, request: PlanRequest) -> Plan:
         A profile, or the path of one.
     request
         Stages, devices, schedule and limits.
+    cross_check
+        Let every solver answer and refuse answers that differ.
 
     Raises
     ------
@@ -70,7 +74,7 @@ def plan(profile: Profile | PathLike, request: PlanRequest) -> Plan:
 
     path = None if isinstance(profile, Profile) else str(Path(profile).resolve())
     measured = profile if isinstance(profile, Profile) else load(Profile, profile)
-    found = planner.plan(measured, request)
+    found = planner.plan(measured, request, cross_check=cross_check)
     nodes = tuple(measured.layer[name].nodes for name in found.order)
     return dataclasses.replace(found, nodes=nodes, profile_path=path)
 

@@ -8,7 +8,7 @@ import click
 
 from autosplit import workflow
 from autosplit.cli.console import Terminal
-from autosplit.cli.options import FILE, Command, RegistryChoice, force
+from autosplit.cli.options import FILE, Command, LazyChoice, force
 from autosplit.errors import AutosplitError, ExitCode
 from autosplit.serialize import refuse_existing
 
@@ -18,7 +18,7 @@ from autosplit.serialize import refuse_existing
 @click.option("-o", "--output", type=FILE, default="pipeline", help="Folder to write.")
 @click.option(
     "--target",
-    type=RegistryChoice("target", "autosplit.targets", "TARGETS"),
+    type=LazyChoice("target", "autosplit.targets:TARGETS"),
     default="torch",
     help="Framework that will run the stages.",
 )

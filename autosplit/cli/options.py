@@ -89,28 +89,28 @@ RATE = Quantity("bytes/s", units.parse_rate)
 SECONDS = Quantity("time", units.parse_seconds)
 
 
-class RegistryChoice(click.ParamType):
-    """A name in a registry, looked up only when the option is used.
+class LazyChoice(click.ParamType):
+    """One of the names that a module offers, imported only when the option is used.
 
     Parameters
     ----------
     kind
         What is chosen, for messages.
-    module, registry
-        Where the registry lives.
+    place
+        ``module:attribute`` of a registry or mapping.
     extra
-        Names accepted besides the registered ones ("auto").
+        Names accepted besides its own ("auto").
     """
 
-    def __init__(self, kind: str, module: str, registry: str, extra: Iterable[str] = ()) -> None:
+    def __init__(self, kind: str, place: str, extra: Iterable[str] = ()) -> None:
         self.name = kind
-        self._module = module
-        self._registry = registry
+        self._place = place
         self._extra = tuple(extra)
 
     def names(self) -> tuple[str, ...]:
         """Return every name that may be chosen."""
-        return (*self._extra, *getattr(import_module(self._module), self._registry).names())
+        module, _, attribute = self._place.partition(":")
+        return (*self._extra, *getattr(import_module(module), attribute))
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
         """Return the choices as shown in help."""

@@ -14,8 +14,8 @@ from autosplit.cli.options import (
     RATE,
     SECONDS,
     Command,
+    LazyChoice,
     Pin,
-    RegistryChoice,
     as_json,
     force,
 )
@@ -36,7 +36,7 @@ from autosplit.types import PlanRequest
 @click.option("--microbatches", type=click.IntRange(1), help="Per step.  [default: 4 per stage]")
 @click.option(
     "--schedule",
-    type=RegistryChoice("schedule", "autosplit.schedules", "SCHEDULES"),
+    type=LazyChoice("schedule", "autosplit.schedules:SCHEDULES"),
     default="1f1b",
     help="Order of work.",
 )
@@ -46,7 +46,7 @@ from autosplit.types import PlanRequest
 @click.option("--overlap", is_flag=True, help="Transfers run beside compute.")
 @click.option(
     "--optimizer",
-    type=click.Choice(["sgd", "momentum", "adam"]),
+    type=LazyChoice("optimizer", "autosplit.cost:OPTIMIZER_COPIES"),
     default="adam",
     help="Whose state takes memory.",
 )
@@ -59,7 +59,7 @@ from autosplit.types import PlanRequest
 @click.option("--pin", "pins", type=Pin(), multiple=True, help="Put a layer on a stage (from 0).")
 @click.option(
     "--solver",
-    type=RegistryChoice("solver", "autosplit.solvers", "SOLVERS", extra=("auto",)),
+    type=LazyChoice("solver", "autosplit.solvers:SOLVERS", extra=("auto",)),
     default="auto",
 )
 @click.option("--time-limit", type=SECONDS, default="60s", help="Time for the solver.")

@@ -40,9 +40,10 @@ def command(terminal: Terminal, file: Path, top: int, depth: int, as_json: bool)
 
 def _show_profile(terminal: Terminal, profile: Profile, top: int, depth: int) -> None:
     head, *rest = profile_tables(profile, top)
-    terminal.show(head, "", profile_tree(profile, depth), "", *rest)
+    terminal.show(head, "", profile_tree(profile, depth), *rest)
 
 
 def _show_plan(terminal: Terminal, plan: Plan) -> None:
-    head, stages, *notes = plan_tables(plan)
-    terminal.show(head, stages, plan_tree(plan), "", time_table(plan), memory_table(plan), *notes)
+    head, gap, stages, *notes = plan_tables(plan)
+    terminal.show(head, gap, stages, gap, plan_tree(plan), gap, time_table(plan))
+    terminal.show(gap, memory_table(plan), *notes)

@@ -69,6 +69,7 @@ def profile_tables(profile: Profile, top: int = _TOP) -> list[RenderableType]:
     """Return what a person wants to know of a profile: the whole, the slowest layers, advice."""
     return [
         facts(_profile_facts(profile)),
+        "",
         _slowest(profile, top),
         *remarks((*profile.notes, *advise(profile))),
     ]
@@ -161,7 +162,7 @@ def _spread(layer: LayerProfile) -> str:
 
 def plan_tables(plan: Plan) -> list[RenderableType]:
     """Return a plan's promise, its stages with bars, and its remarks."""
-    return [facts(_plan_facts(plan)), _stages(plan), *remarks(plan.notes)]
+    return [facts(_plan_facts(plan)), "", _stages(plan), *remarks(plan.notes)]
 
 
 def _plan_facts(plan: Plan) -> list[tuple[str, RenderableType]]:

@@ -1,0 +1,48 @@
+import json
+
+import pytest
+
+from autosplit import serialize
+from autosplit.errors import ExitCode
+from tests import examples
+
+
+def test_a_profile_is_shown_as_tree_and_table(run, profile_file):
+    result = run("show", profile_file)
+    assert result.exit_code == ExitCode.OK
+    assert "h.0 … h.2  3 alike" in result.stdout
+    assert "layer head alone is 50 % of the total: no plan beats 2.01×" in result.stdout
+    assert result.stderr == "Next: autosplit plan profile.json --stages 2\n"
+
+
+def test_top_limits_the_table(run, profile_file):
+    assert "Slowest 3 of 8 layers" in run("show", profile_file, "--top", "3").stdout
+
+
+def test_a_plan_is_shown_with_its_bottleneck(run, plan_file):
+    result = run("show", plan_file)
+    assert result.exit_code == ExitCode.OK
+    assert "◀ bottleneck" in result.stdout
+    assert result.stderr == "Next: autosplit export plan.json -o pipeline\n"
+
+
+def test_an_export_is_shown_by_its_plan(run, folder):
+    (folder / "pipeline").mkdir()
+    serialize.dump(examples.plan(), folder / "pipeline" / "plan.json")
+    result = run("show", "pipeline")
+    assert "◀ bottleneck" in result.stdout
+    assert result.stderr == "Next: autosplit verify pipeline\n"
+
+
+@pytest.mark.parametrize("kind", ["profile", "plan"])
+def test_json_is_for_programs(run, request, kind):
+    data = json.loads(run("show", request.getfixturevalue(f"{kind}_file"), "--json").stdout)
+    assert (data["schema"], data["version"]) == (f"autosplit.report.{kind}", [1, 0])
+
+
+def test_what_is_neither_is_told(run, folder):
+    (folder / "empty").mkdir()
+    (folder / "text").write_text("hello")
+    assert run("show", "empty").stderr.startswith("error: empty is not an export\n")
+    assert run("show", "text").stderr.startswith("error: text is not JSON\n")
+    assert run("show", "none").stderr == "error: none does not exist\n"
