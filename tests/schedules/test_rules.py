@@ -1,0 +1,58 @@
+"""Which numbers each schedule runs, and how much it holds."""
+
+import pytest
+
+from autosplit import schedules
+from autosplit.errors import UsageError
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 5])
+@pytest.mark.parametrize("microbatches", [5, 8])
+def test_gpipe_holds_every_microbatch(stages, microbatches):
+    assert schedules.make("gpipe", stages, microbatches).in_flight == (microbatches,) * stages
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 5])
+@pytest.mark.parametrize("microbatches", [5, 8])
+def test_1f1b_holds_one_more_for_each_stage_that_follows(stages, microbatches):
+    expected = tuple(min(microbatches, stages - stage) for stage in range(stages))
+    assert schedules.make("1f1b", stages, microbatches).in_flight == expected
+
+
+def test_1f1b_needs_as_many_microbatches_as_stages():
+    with pytest.raises(UsageError) as caught:
+        schedules.make("1f1b", 4, 3)
+    assert "--microbatches 4" in str(caught.value)
+    assert schedules.make("gpipe", 4, 3).in_flight == (3, 3, 3, 3)
+
+
+def test_interleaved_needs_whole_rounds():
+    assert schedules.make("interleaved", 4, 3).round_size == 3
+    with pytest.raises(UsageError) as caught:
+        schedules.make("interleaved", 4, 5)
+    assert "4 or 6" in caught.value.hint
+
+
+def test_stages_share_out_equally():
+    with pytest.raises(UsageError, match="3 stages"):
+        schedules.make("interleaved", 3, 4, ranks=2)
+    with pytest.raises(UsageError, match="3 stages"):
+        schedules.make("zbv", 3, 4, ranks=2)
+
+
+def test_dualpipev_needs_as_many_microbatches_as_stages():
+    with pytest.raises(UsageError, match="4 stages with 2"):
+        schedules.make("dualpipev", 4, 2)
+
+
+def test_placement():
+    loop = schedules.make("interleaved", 6, 6, ranks=3)
+    assert [loop.rank_of(stage) for stage in range(6)] == [0, 1, 2, 0, 1, 2]
+    fold = schedules.make("zbv", 6, 6)
+    assert [fold.rank_of(stage) for stage in range(6)] == [0, 1, 2, 2, 1, 0]
+
+
+def test_unknown_schedule_lists_the_known_ones():
+    with pytest.raises(UsageError) as caught:
+        schedules.make("2f2b", 2, 2)
+    assert "1f1b" in caught.value.hint
