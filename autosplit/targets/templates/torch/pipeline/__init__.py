@@ -1,0 +1,25 @@
+"""Runs the stages of this folder as a pipeline on ``torch.distributed.pipelining`` schedules."""
+
+from .batches import Microbatch, split_batch
+from .errors import PipelineError
+from .merge import merge_outputs
+from .processes import Processes, start
+from .routing import Routing, read_routing
+from .runner import Pipeline
+from .schedules import SCHEDULES
+from .weights import load_stage, stage_tensors
+
+__all__ = [
+    "SCHEDULES",
+    "Microbatch",
+    "Pipeline",
+    "PipelineError",
+    "Processes",
+    "Routing",
+    "load_stage",
+    "merge_outputs",
+    "read_routing",
+    "split_batch",
+    "stage_tensors",
+    "start",
+]

@@ -1,0 +1,161 @@
+"""From a batch to micro-batches, each checked against the shapes the stages were made for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from .errors import PipelineError
+from .routing import Routing
+from .tree import flatten
+
+
+@dataclass(frozen=True)
+class Microbatch:
+    """One micro-batch.
+
+    Parameters
+    ----------
+    inputs
+        Tensor inputs of the model by name.
+    targets
+        What the loss is called with after the output.
+    rows
+        Number of rows, by which its loss is weighted.
+    """
+
+    inputs: Mapping[str, Tensor]
+    targets: tuple[Any, ...]
+    rows: int
+
+    @property
+    def signature(self) -> tuple[Any, ...]:
+        """Shapes and dtypes: equal for micro-batches that can share a schedule."""
+        return tuple((name, tuple(t.shape), t.dtype) for name, t in self.inputs.items())
+
+
+def split_batch(
+    routing: Routing, inputs: Any, targets: Sequence[Any] = (), microbatches: int = 1
+) -> tuple[Microbatch, ...]:
+    """Divide a batch into micro-batches; the last may be smaller, none is lost.
+
+    Parameters
+    ----------
+    inputs
+        What the model is called with: a tuple of arguments, a dict of keyword arguments, or a
+        pair of both.
+    targets
+        Tensors with one row per row of the batch along dimension 0, or anything else, which
+        every micro-batch sees whole.
+    microbatches
+        How many micro-batches; a batch with fewer rows gives one per row.
+
+    Raises
+    ------
+    PipelineError
+        If the inputs are not of the structure, shapes and dtypes the stages were made for.
+    """
+    tensors = flatten(routing.input_tree, _arguments(inputs))
+    rows = _rows(routing, tensors)
+    size = -(-rows // microbatches)
+    parts = {name: _divide(t, routing.values[name].batch_dim, size) for name, t in tensors.items()}
+    target_parts = [_divide_target(target, rows, size) for target in targets]
+    found = []
+    for number in range(-(-rows // size)):
+        part = Microbatch(
+            inputs={name: _pick(pieces, number) for name, pieces in parts.items()},
+            targets=tuple(_pick(pieces, number) for pieces in target_parts),
+            rows=min(size, rows - number * size),
+        )
+        _check_shapes(routing, part)
+        found.append(part)
+    return tuple(found)
+
+
+def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    if (
+        isinstance(inputs, tuple)
+        and len(inputs) == 2
+        and isinstance(inputs[0], tuple)
+        and isinstance(inputs[1], dict)
+    ):
+        return inputs
+    if isinstance(inputs, (tuple, list)):
+        return tuple(inputs), {}
+    return (inputs,), {}
+
+
+def _rows(routing: Routing, tensors: Mapping[str, Tensor]) -> int:
+    found: dict[str, int] = {}
+    for name, tensor in tensors.items():
+        dim = routing.values[name].batch_dim
+        if dim is not None and dim < tensor.dim():
+            found[name] = tensor.shape[dim]
+    if len(set(found.values())) > 1:
+        counts = ", ".join(f"{name} has {rows}" for name, rows in found.items())
+        raise PipelineError(f"inputs differ in their number of rows: {counts}")
+    rows = next(iter(found.values()), 1)
+    if rows == 0:
+        raise PipelineError("the batch has no rows")
+    return rows
+
+
+def _divide(tensor: Tensor, dim: int | None, size: int) -> Tensor | tuple[Tensor, ...]:
+    return tensor if dim is None else _slices(tensor, dim, size)
+
+
+def _divide_target(target: Any, rows: int, size: int) -> Any:
+    if not isinstance(target, Tensor) or target.dim() == 0:
+        return target
+    if target.shape[0] != rows:
+        raise PipelineError(
+            f"a target of shape {tuple(target.shape)} has {target.shape[0]} rows and the batch "
+            f"{rows}: move the rows of the target to dimension 0"
+        )
+    return _slices(target, 0, size)
+
+
+def _slices(tensor: Tensor, dim: int, size: int) -> tuple[Tensor, ...]:
+    length = tensor.shape[dim]
+    return tuple(tensor.narrow(dim, i, min(size, length - i)) for i in range(0, length, size))
+
+
+def _pick(pieces: Any, number: int) -> Any:
+    return pieces[number] if isinstance(pieces, tuple) else pieces
+
+
+def _check_shapes(routing: Routing, microbatch: Microbatch) -> None:
+    """Refuse what the stages would compute wrongly or fail on later."""
+    sizes: dict[str, int] = {}
+    for name, tensor in microbatch.inputs.items():
+        value = routing.values[name]
+        if tensor.dtype != value.dtype:
+            raise PipelineError(f"input {name!r} is {tensor.dtype}, not {value.dtype}")
+        if tensor.dim() != len(value.shape):
+            raise PipelineError(
+                f"input {name!r} has shape {tuple(tensor.shape)}; it needs "
+                f"{len(value.shape)} dimensions"
+            )
+        for dim, (actual, expected) in enumerate(zip(tensor.shape, value.shape, strict=True)):
+            known = sizes.setdefault(expected, actual) if isinstance(expected, str) else expected
+            if actual != known and not _is_formula(expected):
+                raise PipelineError(
+                    f"input {name!r} has {actual} in dimension {dim} of a micro-batch, and the "
+                    f"stages need {known}"
+                    + (f" ({expected})" if isinstance(expected, str) else _fixed_hint(value, dim))
+                )
+
+
+def _is_formula(size: int | str) -> bool:
+    return isinstance(size, str) and not size.isidentifier()
+
+
+def _fixed_hint(value: Any, dim: int) -> str:
+    if dim != value.batch_dim:
+        return ": export the model again for the other size"
+    return ": this model was traced for one number of rows; use a batch size it divides"

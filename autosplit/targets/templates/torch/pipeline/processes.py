@@ -1,0 +1,99 @@
+"""The processes of the pipeline: found, checked and connected."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from .errors import PipelineError
+from .routing import Routing
+
+
+@dataclass(frozen=True)
+class Processes:
+    """One process among the others.
+
+    Parameters
+    ----------
+    rank, world
+        Its number, and how many there are.
+    device
+        Device it computes on.
+    stages
+        Numbers of its stages.
+    """
+
+    rank: int
+    world: int
+    device: torch.device
+    stages: tuple[int, ...]
+
+
+@contextmanager
+def start(
+    routing: Routing, *, device: str = "auto", threads: int | None = None, timeout_s: float = 300.0
+) -> Iterator[Processes]:
+    """Join the process group for the duration of a ``with`` block.
+
+    Parameters
+    ----------
+    device
+        "cpu", "cuda", or "auto": cuda where every local process has a device of its own.
+    threads
+        Threads of each process on the CPU; None leaves it to torch.
+    timeout_s
+        Seconds after which a rank that waits for another gives up.
+
+    Raises
+    ------
+    PipelineError
+        If the number of processes is not that of the plan, before anything is connected.
+    """
+    rank, world, local_rank, local_world = _environment()
+    needed = max(routing.run.ranks) + 1
+    if world != needed:
+        raise PipelineError(
+            f"this pipeline needs {needed} processes and {world} were started: "
+            f"run ./launch.sh, or torchrun --nproc-per-node {needed}"
+        )
+    if threads is not None:
+        torch.set_num_threads(threads)
+    chosen = _device(device, local_rank, local_world)
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)
+    try:
+        dist.init_process_group(
+            "nccl" if chosen.type == "cuda" else "gloo",
+            timeout=datetime.timedelta(seconds=timeout_s),
+        )
+    except (RuntimeError, ValueError) as error:
+        raise PipelineError(
+            f"rank {rank} of {world} could not reach the others within {timeout_s:g} s: {error}"
+        ) from None
+    stages = tuple(k for k, owner in enumerate(routing.run.ranks) if owner == rank)
+    try:
+        yield Processes(rank, world, chosen, stages)
+    finally:
+        dist.destroy_process_group()
+
+
+def _environment() -> tuple[int, int, int, int]:
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    missing = [name for name in names if name not in os.environ]
+    if missing:
+        raise PipelineError(f"{missing[0]} is not set: start through ./launch.sh or torchrun")
+    rank, world, local_rank, local_world = (int(os.environ[name]) for name in names)
+    return rank, world, local_rank, local_world
+
+
+def _device(device: str, local_rank: int, local_world: int) -> torch.device:
+    count = torch.cuda.device_count() if device != "cpu" else 0
+    if device == "cuda" and count < local_world:
+        raise PipelineError(f"{local_world} processes need a CUDA device each; {count} are here")
+    return torch.device("cuda", local_rank) if count >= local_world else torch.device("cpu")

@@ -1,0 +1,197 @@
+"""One rank's part of the pipeline: training steps and inference over micro-batches."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import PipelineScheduleSingle
+
+from .batches import Microbatch
+from .errors import PipelineError
+from .metadata import FakeChain, Meta
+from .relay import Relay
+from .routing import Routing
+from .schedules import make_schedule
+from .shared import SharedGradients
+from .tree import rebuild
+
+KEPT_SCHEDULES = 16
+"""Shapes whose schedules, with their receive buffers, stay in memory."""
+
+
+class Pipeline:
+    """Runs the stages of this rank together with the other ranks.
+
+    All ranks call the same methods with the same micro-batches; each one looks up the inputs
+    and targets it needs itself. ``step`` may be called several times before the optimizer, and
+    gradients add up.
+
+    Parameters
+    ----------
+    routing
+        The routing table.
+    stages
+        Stages of this rank by number, on ``device``.
+    factories
+        Constructor of every stage of the pipeline.
+    loss
+        ``loss(output, *targets)``, a scalar; None for inference.
+    schedule
+        A name in ``SCHEDULES``.
+    """
+
+    def __init__(
+        self,
+        routing: Routing,
+        stages: Mapping[int, nn.Module],
+        factories: Sequence[Callable[[], nn.Module]],
+        *,
+        device: torch.device,
+        loss: Callable[..., Tensor] | None = None,
+        schedule: str = "1f1b",
+    ) -> None:
+        self.routing = routing
+        self.stages = dict(stages)
+        self.device = device
+        self.loss = loss
+        self.schedule = schedule
+        self.training = True
+        self._relays = {k: Relay(stage, k, routing) for k, stage in self.stages.items()}
+        self._chain = FakeChain(routing, factories, device)
+        self._shared = SharedGradients(routing, self.stages, device)
+        self._schedules: OrderedDict[Any, tuple[PipelineScheduleSingle, dict[str, Meta]]] = (
+            OrderedDict()
+        )
+        self._running: Sequence[Microbatch] = ()
+        self._weights: Sequence[float] = ()
+        self._losses: list[Tensor] = []
+        self.train()
+
+    @property
+    def has_last(self) -> bool:
+        """Whether the last stage, and with it losses and outputs, is on this rank."""
+        return len(self.routing.stages) - 1 in self.stages
+
+    def train(self, mode: bool = True) -> None:
+        """Switch dropout, BatchNorm and the like, as ``nn.Module.train`` does."""
+        self.training = mode
+        for stage in self.stages.values():
+            stage.train(mode)
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Return the trainable parameters of this rank, each once."""
+        found = (p for stage in self.stages.values() for p in stage.parameters())
+        return [p for p in dict.fromkeys(found) if p.requires_grad]
+
+    def step(self, microbatches: Sequence[Microbatch]) -> list[Tensor]:
+        """Run forward and backward; add to ``grad`` of the parameters.
+
+        The loss of the step is the mean over the micro-batches, weighted by their rows.
+
+        Returns
+        -------
+        list
+            The loss of each micro-batch on the rank with the last stage, else an empty list.
+        """
+        if self.loss is None:
+            raise PipelineError("training needs a loss")
+        rows = sum(part.rows for part in microbatches)
+        self._losses = []
+        self._shared.set_aside()
+        for parts in _alike(microbatches):
+            self._weights = [part.rows / rows for part in parts]
+            self._run(parts, backward=True)
+        self._shared.reduce()
+        return self._losses
+
+    @torch.no_grad()
+    def infer(self, microbatches: Sequence[Microbatch]) -> list[dict[str, Tensor]]:
+        """Run forward alone.
+
+        Returns
+        -------
+        list
+            The output tensors of each micro-batch by name, on the rank with the last stage;
+            else an empty list.
+        """
+        outputs: list[dict[str, Tensor]] = []
+        for parts in _alike(microbatches):
+            self._run(parts, backward=False)
+            outputs += (self._named(sent) for sent in self._last_sent())
+        return outputs
+
+    def _last_sent(self) -> list[tuple[Tensor, ...]]:
+        last = self._relays.get(len(self.routing.stages) - 1)
+        return last.kept if last is not None else []
+
+    # ------------------------------------------------------------ one run of a schedule
+
+    def _run(self, parts: Sequence[Microbatch], *, backward: bool) -> None:
+        schedule, metas = self._schedule(parts, backward)
+        self._running = parts
+        for index, relay in self._relays.items():
+            wanted = self.routing.local_inputs(index)
+            relay.prepare([self._local(part, wanted) for part in parts], metas, keep=not backward)
+        numbers = torch.arange(len(parts))
+        run = schedule.step if backward else schedule.eval
+        run(number=numbers, target=numbers, return_outputs=False)
+
+    def _local(self, part: Microbatch, wanted: frozenset[str]) -> dict[str, Tensor]:
+        return {name: part.inputs[name].to(self.device) for name in sorted(wanted)}
+
+    def _schedule(
+        self, parts: Sequence[Microbatch], backward: bool
+    ) -> tuple[PipelineScheduleSingle, dict[str, Meta]]:
+        """Return the schedule for micro-batches of this shape; buffers belong to one shape."""
+        key = (backward, self.training, len(parts), parts[0].signature)
+        if key not in self._schedules:
+            metas = self._chain.run(parts[0].inputs, self.training)
+            stages = [self._torch_stage(relay, metas) for relay in self._relays.values()]
+            loss = self._weighted_loss if backward else None
+            self._schedules[key] = make_schedule(self.schedule, stages, len(parts), loss), metas
+            if len(self._schedules) > KEPT_SCHEDULES:
+                self._schedules.popitem(last=False)
+        self._schedules.move_to_end(key)
+        return self._schedules[key]
+
+    def _torch_stage(self, relay: Relay, metas: Mapping[str, Meta]) -> PipelineStage:
+        return PipelineStage(
+            relay,
+            relay.index,
+            len(self.routing.stages),
+            self.device,
+            input_args=tuple(metas[name].example() for name in relay.received),
+            output_args=tuple(metas[name].example() for name in relay.sent),
+        )
+
+    def _named(self, output: tuple[Tensor, ...]) -> dict[str, Tensor]:
+        return dict(zip(self.routing.outputs, output, strict=True))
+
+    def _weighted_loss(self, output: tuple[Tensor, ...], number: Tensor) -> Tensor:
+        """Return the weighted loss of one micro-batch, for torch to run backward from."""
+        assert self.loss is not None
+        index = int(number)
+        targets = (_to_device(t, self.device) for t in self._running[index].targets)
+        loss = self.loss(rebuild(self.routing.output_tree, self._named(output)), *targets)
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            raise PipelineError(f"the loss must be a scalar tensor, not {loss!r}")
+        if not loss.requires_grad:
+            raise PipelineError("the loss does not depend on any trainable parameter")
+        self._losses.append(loss.detach().clone())
+        return loss * self._weights[index]
+
+
+def _alike(microbatches: Sequence[Microbatch]) -> Iterator[list[Microbatch]]:
+    """Yield runs of neighbouring micro-batches that have the same shapes."""
+    for _, parts in groupby(microbatches, key=lambda part: part.signature):
+        yield list(parts)
+
+
+def _to_device(value: Any, device: torch.device) -> Any:
+    return value.to(device) if isinstance(value, Tensor) else value

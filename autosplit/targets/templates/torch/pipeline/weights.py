@@ -1,0 +1,76 @@
+"""Weights of one stage: read, checked name by name, and collected for writing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from .errors import PipelineError
+
+
+def stage_tensors(stage: nn.Module) -> dict[str, Tensor]:
+    """Return what ``state_dict`` holds, each tensor under its first name alone."""
+    found: dict[int, str] = {}
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in stage.state_dict(keep_vars=True).items():
+        if found.setdefault(id(tensor), name) == name:
+            tensors[name] = tensor.detach()
+    return tensors
+
+
+def load_stage(stage: nn.Module, index: int, folder: str | Path) -> None:
+    """Fill a stage from ``stage_K.safetensors`` and ``buffers_K.safetensors`` in ``folder``.
+
+    Only this stage's tensors are read, one at a time.
+
+    Raises
+    ------
+    PipelineError
+        If a tensor is missing, unknown, or of another shape or dtype.
+    """
+    place = Path(folder)
+    fill(stage_tensors(stage), place / f"stage_{index}.safetensors")
+    buffers = dict(_hidden_buffers(stage))
+    if buffers:
+        fill(buffers, place / f"buffers_{index}.safetensors")
+
+
+def fill(tensors: dict[str, Tensor], path: Path) -> None:
+    """Copy the tensors of a file into those of the same names; both sides must match."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            names = set(file.keys())
+            _check_names(path, set(tensors), names)
+            for name, tensor in tensors.items():
+                _copy(path, name, file.get_tensor(name), tensor)
+    except (OSError, SafetensorError) as error:
+        raise PipelineError(f"cannot read {path}: {error}") from None
+
+
+def _hidden_buffers(stage: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    visible = stage.state_dict(keep_vars=True)
+    for name, buffer in stage.named_buffers():
+        if name not in visible:
+            yield name, buffer
+
+
+def _check_names(path: Path, expected: set[str], found: set[str]) -> None:
+    for names, word in ((expected - found, "lacks"), (found - expected, "has the unknown")):
+        if names:
+            shown = ", ".join(sorted(names)[:3])
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            raise PipelineError(f"{path} {word} {shown}{more}")
+
+
+@torch.no_grad()
+def _copy(path: Path, name: str, source: Tensor, target: Tensor) -> None:
+    if source.shape != target.shape or source.dtype != target.dtype:
+        raise PipelineError(
+            f"{path}: {name} is {source.dtype} of shape {tuple(source.shape)}; the stage needs "
+            f"{target.dtype} of shape {tuple(target.shape)}"
+        )
+    target.copy_(source)
