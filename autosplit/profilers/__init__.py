@@ -1,1 +1,48 @@
-"""Profilers: a trace to a profile. One file each."""
+"""Profilers: a trace to a profile. One file each way of knowing what a layer costs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autosplit.profilers.base import PROFILERS, ProfileOptions, Profiler, Progress
+from autosplit.types import ModelRef, Profile
+
+if TYPE_CHECKING:
+    from autosplit.tracers.base import Trace
+
+__all__ = ["PROFILERS", "ProfileOptions", "Profiler", "Progress", "profile"]
+
+
+def profile(
+    trace: Trace,
+    options: ProfileOptions | None = None,
+    progress: Progress | None = None,
+    *,
+    model: ModelRef | None = None,
+) -> Profile:
+    """Measure a traced model layer by layer.
+
+    Parameters
+    ----------
+    trace
+        The model and what its forward does.
+    options
+        What is measured, where and how precisely.
+    progress
+        Called with steps done, steps in all as far as known, and what is being done.
+    model
+        How to build the model again; by default its class.
+
+    Returns
+    -------
+    Profile
+        Time and memory of each layer. The model is left as it was.
+    """
+    from autosplit.profilers import measured  # noqa: F401 - registers itself
+
+    kind = type(trace.model)
+    ref = model or ModelRef(spec=f"{kind.__module__}:{kind.__qualname__}")
+    profiler = PROFILERS["measured"]()
+    return profiler.profile(
+        trace, options or ProfileOptions(), ref, progress or (lambda done, total, what: None)
+    )

@@ -1,0 +1,77 @@
+"""What can be asked of a profiler, and the registry of profilers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+
+from autosplit.checks import require, require_finite
+from autosplit.registry import Registry
+from autosplit.types import ModelRef, Profile
+
+if TYPE_CHECKING:
+    from autosplit.tracers.base import Trace
+
+Progress: TypeAlias = Callable[[int, int, str], None]
+"""Called with steps done, steps in all as far as known, and what is being done."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileOptions:
+    """What is measured, where and how precisely.
+
+    Parameters
+    ----------
+    device
+        "cpu", "cuda", "cuda:1", …, or "auto" (a GPU where there is one).
+    threads
+        CPU threads that a stage will have. With one, CPU time of the thread is read, which
+        other programs on the machine do not disturb; with more, wall time.
+    min_repetitions, max_repetitions
+        How often every layer is timed at least, and at most.
+    precision
+        Repeat until the sum of all layers is known to this share (with a confidence of 90 %).
+    max_seconds
+        Repeat no longer than this, the least repetitions excepted.
+    inference
+        Forward only, in evaluation mode.
+    granularity
+        Smallest piece that the planner may move, as in ``layers.group``.
+    """
+
+    device: str = "auto"
+    threads: int = 1
+    min_repetitions: int = 10
+    max_repetitions: int = 40
+    precision: float = 0.02
+    max_seconds: float = 120.0
+    inference: bool = False
+    granularity: Literal["op", "layer", "block"] = "layer"
+
+    def __post_init__(self) -> None:
+        require_finite(self, "threads", "min_repetitions", "max_repetitions", minimum=1)
+        require_finite(self, "precision", "max_seconds")
+        require(
+            self,
+            self.min_repetitions <= self.max_repetitions,
+            f"min_repetitions ({self.min_repetitions}) is above max_repetitions "
+            f"({self.max_repetitions})",
+        )
+
+
+class Profiler(Protocol):
+    """A way to learn what each layer of a model costs."""
+
+    def profile(
+        self,
+        trace: Trace,
+        options: ProfileOptions,
+        model: ModelRef,
+        progress: Progress,
+    ) -> Profile:
+        """Return time and memory of every layer of ``trace``."""
+        ...
+
+
+PROFILERS: Registry[type[Profiler]] = Registry("profiler")

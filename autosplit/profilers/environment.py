@@ -1,0 +1,181 @@
+"""Bring a model into the state in which it is measured, and leave it as it was."""
+
+from __future__ import annotations
+
+import gc
+import platform
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from autosplit.errors import UsageError
+from autosplit.modelspec.structure import walk_inputs
+from autosplit.profilers.clocks import Clock
+from autosplit.tracers.base import Trace
+from autosplit.types import DeviceInfo
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device meant by an option.
+
+    Raises
+    ------
+    UsageError
+        If there is no such device here.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UsageError(f"unknown device {name!r}", hint="try cpu, cuda or cuda:1") from None
+    if device.type not in ("cpu", "cuda"):
+        raise UsageError(f"cannot measure on {name!r}", hint="try cpu, cuda or cuda:1")
+    if device.type == "cuda":
+        count = torch.cuda.device_count()
+        index = device.index if device.index is not None else 0
+        if index >= count:
+            raise UsageError(f"there is no device {name!r}", cause=f"torch sees {count} GPUs")
+        return torch.device("cuda", index)
+    return device
+
+
+def describe(device: torch.device, threads: int, clock: Clock) -> DeviceInfo:
+    """Return what a profile says of the device."""
+    cuda = device.type == "cuda"
+    return DeviceInfo(
+        kind=device.type,
+        name=torch.cuda.get_device_name(device) if cuda else _processor(),
+        threads=threads,
+        torch_version=str(torch.__version__),
+        clock=clock.kind,
+    )
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+@contextmanager
+def prepared(
+    trace: Trace, device: torch.device, *, threads: int, inference: bool
+) -> Iterator[None]:
+    """Set device, threads, mode and seed; on the way out restore them and all state.
+
+    Parameters and their gradients, buffers, the modes of all modules, the number of threads,
+    the random state and the garbage collector are afterwards as they were.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(_threads(threads))
+        if device.type == "cuda":
+            stack.enter_context(torch.cuda.device(device))
+        stack.enter_context(torch.random.fork_rng([device] if device.type == "cuda" else []))
+        torch.manual_seed(0)
+        stack.enter_context(_state_restored(trace))
+        stack.enter_context(_moved(trace.model, device))
+        if inference:
+            stack.enter_context(_evaluating(trace.model))
+        stack.enter_context(_no_collection())
+        yield
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def _state_restored(trace: Trace) -> Iterator[None]:
+    """Set gradients aside and copy what the model writes to while it runs."""
+    gradients = [(parameter, parameter.grad) for parameter in trace.model.parameters()]
+    written = {name for node in trace.program.nodes for name in node.writes_state}
+    named = {**dict(trace.model.named_parameters()), **dict(trace.model.named_buffers())}
+    changing = {
+        name: tensor
+        for name, tensor in named.items()
+        if name in written or not isinstance(tensor, nn.Parameter)
+    }
+    copies = {name: tensor.detach().clone() for name, tensor in changing.items()}
+    for parameter, _ in gradients:
+        parameter.grad = None
+    try:
+        yield
+    finally:
+        now = {**dict(trace.model.named_parameters()), **dict(trace.model.named_buffers())}
+        with torch.no_grad():
+            for name, copy in copies.items():
+                if not torch.equal(now[name], copy):
+                    now[name].copy_(copy)
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+
+
+@contextmanager
+def _moved(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Have the model on ``device``, and back where it was afterwards."""
+    here = next((tensor.device for tensor in model.state_dict().values()), device)
+    if here == device or here.type == "meta":
+        yield
+        return
+    model.to(device)
+    try:
+        yield
+    finally:
+        for parameter in model.parameters():
+            parameter.grad = None
+        model.to(here)
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep the garbage collector out of what is timed."""
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def input_tensors(trace: Trace, device: torch.device) -> dict[str, Tensor]:
+    """Return the tensors of the example inputs by their names in the program, on ``device``."""
+    found = walk_inputs(trace.args, trace.kwargs)
+    return {
+        spec.name: tensor.detach().to(device)
+        for spec, (_, tensor) in zip(trace.program.inputs, found, strict=True)
+    }
+
+
+def state_tensors(trace: Trace) -> dict[str, Tensor]:
+    """Return parameters, buffers and constants by their first name."""
+    named: dict[str, Tensor] = dict(trace.constants)
+    named.update(trace.model.named_buffers())
+    named.update(trace.model.named_parameters())
+    return {spec.fqn: named[spec.fqn] for spec in trace.program.states}
