@@ -43,7 +43,8 @@ def summarize(chosen: Collection[str], everything: Sequence[str]) -> tuple[str, 
     """Name a set of layers as briefly as possible.
 
     A module whose layers are all chosen stands for them; neighbours that differ in one number
-    become a range: ``("embed", "h.0 … h.5", "h.6.attn")``.
+    become a range: ``("embed", "h.0 … h.5", "h.6.attn")``. A layer without those below it is
+    "itself".
     """
     chosen = frozenset(chosen)
     return tuple(_ranges(list(_cover(tree(everything), chosen))))
@@ -54,7 +55,7 @@ def _cover(module: Module, chosen: frozenset[str]) -> Iterator[str]:
         yield module.path
         return
     if module.path in chosen:
-        yield module.path
+        yield f"{module.path} itself"
     for child in module.children.values():
         if not chosen.isdisjoint(child.layers):
             yield from _cover(child, chosen)

@@ -16,6 +16,7 @@ from autosplit.report.paths import summarize
 from autosplit.report.styles import GOOD, HINT, HOT, LABEL, STRONG, WARM
 from autosplit.types import (
     BatchCheck,
+    Comparison,
     LayerProfile,
     ModelRef,
     Plan,
@@ -304,12 +305,18 @@ def verification_table(report: VerificationReport) -> Table:
                 "" if index else name,
                 each.kind,
                 str(each.compared),
-                Text("fault" if each.faults else f"{each.largest:.1e}", style=style),
+                Text(_difference(each), style=style),
                 Text("; ".join(each.faults) or each.worst or ""),
             )
     if report.skipped:
         table.caption = Text("\n".join(f"skipped: {reason}" for reason in report.skipped))
     return table
+
+
+def _difference(comparison: Comparison) -> str:
+    if comparison.faults:
+        return "fault"
+    return f"{comparison.largest:.1e}" if comparison.largest else "0"
 
 
 def _run_name(check: BatchCheck) -> str:

@@ -1,0 +1,88 @@
+"""What people see, kept as text: change it with ``--update-golden`` and read the difference."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from autosplit.report import tables, trees
+from autosplit.types import BatchCheck, Comparison, Profile, VerificationReport
+from tests import examples
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def text(width, *renderables):
+    console = Console(width=width, highlight=False, color_system=None, force_terminal=False)
+    with console.capture() as capture:
+        for renderable in renderables:
+            console.print(renderable)
+    return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
+
+
+def verification(largest=3e-8, faults=()):
+    comparisons = (
+        Comparison("outputs", 1, 0.0),
+        Comparison("loss", 1, 0.0),
+        Comparison("gradients", 12, largest, "h.0.attn.weight", faults),
+        Comparison("buffers", 0, 0.0),
+    )
+    return VerificationReport(
+        folder="pipeline",
+        distributed=False,
+        tolerance=1e-5,
+        checkpoint=Comparison("checkpoint", 14, 0.0),
+        checks=(
+            BatchCheck("train", 4, 2, comparisons),
+            BatchCheck("eval", 5, 2, comparisons[:1]),
+        ),
+        skipped=("other batch sizes: the trace fixed the batch at 4 rows",),
+    )
+
+
+VIEWS = {
+    "profile": lambda: tables.profile_tables(examples.profile()),
+    "profile_tree": lambda: [trees.profile_tree(examples.profile())],
+    "plan": lambda: tables.plan_tables(examples.plan()),
+    "plan_tree": lambda: [trees.plan_tree(examples.plan())],
+    "plan_time": lambda: [tables.time_table(examples.plan())],
+    "plan_memory": lambda: [tables.memory_table(examples.plan())],
+    "verification": lambda: [tables.verification_table(verification())],
+    "verification_failed": lambda: [
+        tables.verification_table(verification(0.3, ("h.0.mlp.bias has no gradient",)))
+    ],
+}
+
+
+@pytest.mark.parametrize("width", [80, 100])
+@pytest.mark.parametrize("view", VIEWS)
+def test_views_look_as_they_did(view, width, update_golden):
+    path = GOLDEN / f"{view}_{width}.txt"
+    found = text(width, *VIEWS[view]())
+    if update_golden:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(found, encoding="utf-8")
+    assert found == path.read_text(encoding="utf-8")
+    assert max(map(len, found.splitlines())) <= width
+
+
+def test_names_are_never_markup():
+    profile = examples.profile()
+    odd = {"h.0.attn": "[bold red]h[/]"}
+    layers = tuple(replace(layer, name=odd.get(layer.name, layer.name)) for layer in profile.layers)
+    renamed = Profile(
+        profile.model, "0", profile.device, layers, values=(), states=(), storages=profile.storages
+    )
+    shown = text(100, *tables.profile_tables(renamed), trees.profile_tree(renamed))
+    assert shown.count("[bold red]h[/]") == 2
+
+
+def test_a_plan_that_takes_no_time_can_be_shown():
+    plan = examples.plan()
+    still = tuple(
+        replace(stage, forward_s=0.0, backward_s=0.0, send_s=0.0) for stage in plan.stages
+    )
+    shown = examples.plan(stages=still, step_s=0.0, single_s=0.0, objective_s=0.0, bound_s=0.0)
+    assert "▶ 0" in text(80, *tables.plan_tables(shown))
+    assert "stage 1" in text(80, trees.plan_tree(shown))
