@@ -57,12 +57,16 @@ class BatchCheck:
         Number of micro-batches.
     comparisons
         One per kind of tensor.
+    schedule
+        Schedule under which the stages ran in processes of their own; None when they ran one
+        after another in one process.
     """
 
     mode: Literal["train", "eval"]
     batch_size: int | None
     microbatches: int
     comparisons: tuple[Comparison, ...]
+    schedule: str | None = None
 
 
 @dataclass(frozen=True)
@@ -74,13 +78,13 @@ class VerificationReport:
     folder
         The export.
     distributed
-        Whether the stages ran in processes of their own, under the folder's own launcher.
+        Whether the stages ran in processes of their own too.
     tolerance
         Largest difference that passes.
     checkpoint
         The merged checkpoint against the original model's ``state_dict``.
     checks
-        One per mode and batch size.
+        One per mode and batch size, and per schedule.
     skipped
         Checks that could not be made, each with its reason.
     """

@@ -1,0 +1,174 @@
+"""The stages in processes of their own, with the folder's runtime, against the original model."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from autosplit.errors import VerificationError
+from autosplit.modelspec import LoadedModel
+from autosplit.types import BatchCheck, Comparison
+from autosplit.verify.chain import output_places, read_inputs
+from autosplit.verify.checkpoint import load_merged
+from autosplit.verify.compare import compare
+from autosplit.verify.determinism import fixed_randomness
+from autosplit.verify.folder import Export
+from autosplit.verify.local import evaluating
+from autosplit.verify.reference import (
+    MicroBatch,
+    Run,
+    call_original,
+    first_names,
+    keep_outputs,
+    parameters,
+    train_reference,
+)
+
+_LIMIT_S = 600.0
+
+
+@dataclass(frozen=True)
+class Step:
+    """One run of the pipeline from the exported weights: a training step, or inference."""
+
+    mode: Literal["train", "eval"]
+    schedule: str
+    batch_size: int | None
+    batches: list[MicroBatch]
+
+
+def check_processes(export: Export, loaded: LoadedModel, steps: Sequence[Step]) -> list[BatchCheck]:
+    """Run all steps in one launch, each from the exported weights, and compare each.
+
+    Raises
+    ------
+    VerificationError
+        If a process fails, or does not end.
+    """
+    with tempfile.TemporaryDirectory(prefix="autosplit-verify-") as folder:
+        _launch(export, steps, Path(folder))
+        found = [_collect(Path(folder), number) for number in range(len(steps))]
+    checks = []
+    for step, tensors in zip(steps, found, strict=True):
+        load_merged(export.saved, export.routing, loaded.model)
+        against = _compare_training if step.mode == "train" else _compare_inference
+        comparisons = tuple(against(export, loaded, step, tensors))
+        checks.append(
+            BatchCheck(step.mode, step.batch_size, len(step.batches), comparisons, step.schedule)
+        )
+    return checks
+
+
+def _compare_training(
+    export: Export, loaded: LoadedModel, step: Step, found: dict[str, Tensor]
+) -> list[Comparison]:
+    modes = [(module, module.training) for module in loaded.model.modules()]
+    loaded.model.train()
+    reference = train_reference(loaded, step.batches)
+    for module, training in modes:
+        module.training = training
+    losses = dict(zip(_numbered("loss", len(step.batches)), reference.losses.values(), strict=True))
+    first = first_names(parameters(loaded.model))
+    gradients: dict[str, Tensor | None] = {}
+    buffers: dict[str, Tensor | None] = {}
+    for index, stage in enumerate(export.stages):
+        for name, _ in stage.named_parameters():
+            gradients[f"gradient:{index}:{name}"] = reference.gradients.get(first.get(name, name))
+        for name, _ in stage.named_buffers():
+            if name in reference.buffers:
+                buffers[f"buffer:{index}:{name}"] = reference.buffers[name]
+    return [
+        compare("loss", losses, _of_kind(found, "loss")),
+        compare("gradients", gradients, {name: found.get(name) for name in gradients}),
+        compare("buffers", buffers, {name: found.get(name) for name in buffers}),
+    ]
+
+
+def _compare_inference(
+    export: Export, loaded: LoadedModel, step: Step, found: dict[str, Tensor]
+) -> list[Comparison]:
+    expected, received = Run(), Run()
+    with evaluating(loaded.model), torch.no_grad(), fixed_randomness():
+        for index, batch in enumerate(step.batches):
+            keep_outputs(expected, index, call_original(loaded.model, batch))
+            for path, name in output_places(export.routing):
+                keep_outputs(received, index, found.get(f"output:{index}:{name}"), path)
+    return [compare("outputs", expected.outputs, received.outputs)]
+
+
+def _launch(export: Export, steps: Sequence[Step], folder: Path) -> None:
+    """Write the request into ``folder`` and run one process per rank on it."""
+    request = folder / "request.pt"
+    data = [
+        {
+            "train": step.mode == "train",
+            "schedule": step.schedule,
+            "microbatches": [_as_data(export, batch, step) for batch in step.batches],
+        }
+        for step in steps
+    ]
+    torch.save({"folder": str(export.folder.resolve()), "steps": data}, request)
+    ranks = max(stage.rank for stage in export.plan.stages) + 1
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += [f"--nproc-per-node={ranks}", "-m", "autosplit.verify.rank", str(request)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=_LIMIT_S)
+        except BaseException as error:
+            os.killpg(process.pid, signal.SIGKILL)
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise VerificationError(
+                    f"the processes of {export.folder} did not end within {_LIMIT_S:g} s"
+                ) from None
+            raise
+    if process.returncode:
+        raise VerificationError(
+            f"the processes of {export.folder} fail",
+            cause=_last_error(output),
+            hint="run launch.sh in the folder to see more",
+        )
+
+
+def _as_data(export: Export, batch: MicroBatch, step: Step) -> dict[str, object]:
+    inputs = read_inputs(export.routing, batch)
+    return {"inputs": inputs, "targets": batch.targets, "rows": step.batch_size or 1}
+
+
+def _collect(folder: Path, number: int) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    for path in sorted(folder.glob(f"step_{number}_rank_*.safetensors")):
+        found.update(load_file(path))
+    return found
+
+
+def _of_kind(found: dict[str, Tensor], kind: str) -> dict[str, Tensor]:
+    return {name: each for name, each in found.items() if name.startswith(f"{kind}:")}
+
+
+def _numbered(kind: str, count: int) -> list[str]:
+    return [f"{kind}:{index}" for index in range(count)]
+
+
+def _last_error(output: str) -> str:
+    lines = [line.strip() for line in output.splitlines() if "Error" in line]
+    own = [line for line in lines if "ChildFailedError" not in line]
+    return (own or lines or output.splitlines() or ["no output"])[-1 if not own else 0]

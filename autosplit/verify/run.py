@@ -1,0 +1,120 @@
+"""The steps of a verification: read, load, run, compare."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from torch import nn
+
+from autosplit.errors import UsageError
+from autosplit.modelspec import LoadedModel, load_model
+from autosplit.stages.types import Routing
+from autosplit.types import BatchCheck, VerificationReport
+from autosplit.verify.checkpoint import load_merged
+from autosplit.verify.distributed import Step, check_processes
+from autosplit.verify.folder import Export, read_export
+from autosplit.verify.local import check_inference, check_training
+from autosplit.verify.reference import micro_batches
+
+MICROBATCHES = 2
+TOLERANCE = {"float64": 1e-10, "float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2}
+"""Largest difference that passes, by the coarsest dtype among the model's parameters."""
+
+
+def verify(
+    folder: str | os.PathLike[str],
+    *,
+    distributed: bool = False,
+    tolerance: float | None = None,
+    batch_sizes: Sequence[int] | None = None,
+) -> VerificationReport:
+    """Compare an export with the model it was made from.
+
+    The original model is built again from the plan's spec and given the export's merged
+    weights. Both run the same micro-batches: forward and backward as built, forward alone in
+    eval mode.
+
+    Parameters
+    ----------
+    folder
+        The export.
+    distributed
+        Run the stages in processes of their own too, with the folder's runtime under torchrun.
+    tolerance
+        Largest difference that passes; by default 1e-5 for float32 models.
+    batch_sizes
+        Rows of a micro-batch to check; by default those of the plan and one more.
+
+    Raises
+    ------
+    DataError
+        If the folder is not a complete export.
+    UsageError
+        If the model cannot be built again, or a batch size cannot be run.
+    """
+    export = read_export(Path(folder))
+    loaded = load_model(export.plan.model)
+    checkpoint = load_merged(export.saved, export.routing, loaded.model)
+    sizes, skipped = _batch_sizes(export.routing, loaded, batch_sizes)
+    checks = [check for size in sizes for check in _local_checks(export, loaded, size)]
+    if distributed:
+        checks += check_processes(export, loaded, list(_steps(export, loaded, sizes)))
+    return VerificationReport(
+        str(folder),
+        distributed,
+        default_tolerance(loaded.model) if tolerance is None else tolerance,
+        checkpoint,
+        tuple(checks),
+        skipped,
+    )
+
+
+def default_tolerance(model: nn.Module) -> float:
+    """Return the tolerance that fits the model's coarsest floating-point dtype."""
+    names = {str(each.dtype).removeprefix("torch.") for each in model.parameters()}
+    return max((TOLERANCE[name] for name in names if name in TOLERANCE), default=1e-5)
+
+
+def _local_checks(export: Export, loaded: LoadedModel, size: int | None) -> Iterator[BatchCheck]:
+    batches = micro_batches(loaded, size, MICROBATCHES)
+    training = check_training(export, loaded, batches)
+    yield BatchCheck("train", size, len(batches), tuple(training))
+    inference = check_inference(export, loaded, batches)
+    yield BatchCheck("eval", size, len(batches), tuple(inference))
+
+
+def _steps(export: Export, loaded: LoadedModel, sizes: Sequence[int | None]) -> Iterator[Step]:
+    """Yield a training step and an inference at each size, under the plan's schedule."""
+    schedule = export.plan.request.schedule
+    for size in sizes:
+        batches = micro_batches(loaded, size, len(export.stages) + 1)
+        yield Step("train", schedule, size, batches)
+        yield Step("eval", schedule, size, batches)
+
+
+def _batch_sizes(
+    routing: Routing, loaded: LoadedModel, asked: Sequence[int] | None
+) -> tuple[list[int | None], tuple[str, ...]]:
+    """Return the rows per micro-batch to check, and why others are not."""
+    traced = dict(routing.symbols).get("batch")
+    if traced is None:
+        sizes = [_rows(loaded)]
+        odd = [size for size in asked or () if size != sizes[0]]
+        if odd:
+            raise UsageError(f"the export runs with {sizes[0]} rows only, not {odd[0]}")
+        reason = f"other batch sizes: the trace fixed the batch at {sizes[0]} rows"
+        return sizes, (reason,)
+    if asked is not None and any(size < 1 for size in asked):
+        raise UsageError("a batch needs at least one row")
+    return list(asked or (traced, traced + 1)), ()
+
+
+def _rows(loaded: LoadedModel) -> int | None:
+    """Return the rows of the example inputs; None when they have no batch dimension."""
+    from autosplit.modelspec.structure import walk_inputs
+
+    tensors = (tensor for _, tensor in walk_inputs(loaded.args, loaded.kwargs))
+    pairs = zip(tensors, loaded.batch_dims, strict=True)
+    return next((tensor.shape[dim] for tensor, dim in pairs if dim is not None), None)
