@@ -26,6 +26,8 @@ class ModelRef:
         Hugging Face task; None elsewhere.
     dtype
         dtype the model is cast to; None leaves it as built.
+    inference
+        Whether the model is put into evaluation mode; else it stays as built.
     """
 
     spec: str
@@ -33,6 +35,7 @@ class ModelRef:
     inputs: tuple[str, ...] = ()
     task: str | None = None
     dtype: str | None = None
+    inference: bool = False
 
     def __post_init__(self) -> None:
         require_finite(self, "batch_size", minimum=1)
