@@ -1,1 +1,51 @@
 """Tracers: a live model to a ``Trace``. One file each, filed in ``TRACERS``."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from autosplit.errors import TraceError
+from autosplit.modelspec import LoadedModel
+from autosplit.tracers import torch_level  # noqa: F401 - they file themselves
+from autosplit.tracers.base import TRACERS, Trace
+from autosplit.tracers.check import check
+
+__all__ = ["TRACERS", "Trace", "trace"]
+
+_ORDER = ("torch_level", "torch_level_static")
+
+
+def trace(loaded: LoadedModel, tracer: str = "auto") -> Trace:
+    """Trace a model and compare the trace with the model on the example inputs.
+
+    Parameters
+    ----------
+    tracer
+        A name in ``TRACERS``; "auto" tries them from the most to the least readable result and
+        says in ``Program.warnings`` why an earlier one was given up.
+
+    Raises
+    ------
+    TraceError
+        If no tracer gives a trace that computes what the model computes.
+    """
+    failures: list[tuple[str, TraceError]] = []
+    for name in _ORDER if tracer == "auto" else (tracer,):
+        try:
+            found = TRACERS[name](loaded)
+            check(found)
+        except TraceError as error:
+            failures.append((name, error))
+            continue
+        return _with_warnings(found, failures)
+    raise failures[0][1]
+
+
+def _with_warnings(trace: Trace, failures: list[tuple[str, TraceError]]) -> Trace:
+    notes = tuple(
+        f"tracer {name} was given up: {error.message}"
+        + (f" ({error.cause})" if error.cause else "")
+        for name, error in failures
+    )
+    warnings = (*trace.program.warnings, *notes)
+    return dataclasses.replace(trace, program=dataclasses.replace(trace.program, warnings=warnings))

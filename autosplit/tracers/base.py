@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import torch
 from torch import fx, nn
 
+from autosplit.modelspec import LoadedModel
 from autosplit.program import Program
 from autosplit.registry import Registry
 
@@ -39,31 +41,10 @@ class Trace:
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
-class Tracer(Protocol):
-    """Turns a model and example inputs into a trace."""
+Tracer: TypeAlias = Callable[[LoadedModel], Trace]
+"""Records ``loaded.model(*loaded.args, **loaded.kwargs)``.
 
-    def trace(
-        self,
-        model: nn.Module,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        *,
-        symbols: dict[tuple[int, int], str] | None = None,
-    ) -> Trace:
-        """Trace ``model(*args, **kwargs)``.
+Raises ``TraceError``, with ``file:line`` where known, if the forward cannot be recorded.
+"""
 
-        Parameters
-        ----------
-        symbols
-            ``(position of the tensor among the flattened inputs, dimension) -> name`` for the
-            sizes that may differ from run to run.
-
-        Raises
-        ------
-        TraceError
-            If the model's forward cannot be recorded, with ``file:line`` where known.
-        """
-        ...
-
-
-TRACERS: Registry[type[Tracer]] = Registry("tracer")
+TRACERS: Registry[Tracer] = Registry("tracer")

@@ -1,0 +1,386 @@
+"""The recorder: a torch function mode that writes every outermost torch call into a graph."""
+
+from __future__ import annotations
+
+import operator
+import sys
+from types import FrameType
+from typing import Any, NoReturn
+
+import torch
+from torch import fx, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from autosplit.errors import TraceError
+from autosplit.program import Ambient, SourceName
+from autosplit.tracers.callables import public_name
+from autosplit.tracers.fake import FakeModel
+from autosplit.tracers.frames import (
+    RETURNED,
+    FrameReader,
+    local_tensors,
+    place,
+    portable_path,
+    receivers,
+    variable_of,
+)
+from autosplit.tracers.randomness import draws_random_numbers
+from autosplit.tracers.recording import CallRecord, Recording
+
+_UNPACK = torch.Tensor.__iter__
+_VALUES = {"item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__array__"}
+
+
+class Recorder(TorchFunctionMode):
+    """Writes what the forward does into a recording.
+
+    Parameters
+    ----------
+    recording
+        Filled by this object.
+    fake
+        The model with fake state in place.
+    """
+
+    def __init__(self, recording: Recording, fake: FakeModel) -> None:
+        super().__init__()
+        self.recording = recording
+        self.fake = fake
+        self.quiet = 0
+        self.training_was_read = False
+        self._stack: list[int] = []
+        self._producer: dict[int, fx.Node] = {}
+        self._storages: dict[int, list[fx.Node]] = {}
+        self._alive: list[Any] = []
+        self._noted: set[tuple[fx.Node, int, str]] = set()
+        self._frames = FrameReader(
+            self.call_module.__func__.__code__,  # type: ignore[attr-defined]
+            self._new_function,
+            self._note_arguments,
+            lambda index: recording.calls[index].module,
+        )
+        self._current: Any = None
+
+    # ------------------------------------------------------------ inputs and outputs
+
+    def add_input(self, name: str, value: torch.Tensor) -> fx.Node:
+        """Record an input of the model."""
+        node = self.recording.graph.placeholder(name)
+        node.meta["value"] = value
+        self._bind(node, value)
+        return node
+
+    def node_of(self, value: torch.Tensor) -> fx.Node:
+        """Return the node that made a tensor; state and constants get a node of their own."""
+        found = self._producer.get(id(value))
+        if found is not None:
+            return found
+        name = self.fake.name_of(value)
+        if name is None:
+            name = self.recording.capture(value)
+        node = self.recording.graph.get_attr(name)
+        node.meta["value"] = value
+        self._bind(node, value)
+        return node
+
+    def finish(self) -> None:
+        """Let go of frames and tensors."""
+        self._frames.forget()
+
+    # ------------------------------------------------------------ what torch calls
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self.quiet:
+            return func(*args, **kwargs)
+        if func is _UNPACK:
+            with self:
+                return iter(args[0].unbind(0))
+        self._current = func
+        before = _versions((args, kwargs))
+        out = func(*args, **kwargs)
+        written = [tensor for tensor, version in before if tensor._version != version]
+        if written or _has_tensor(out):
+            self._record_function(func, args, kwargs, out, written)
+        return out
+
+    def call_module(self, original: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """Stand around a call of ``module``: record a leaf, or follow it into its forward."""
+        fqn = self.fake.fqn_of(module)
+        if self.quiet or fqn is None:
+            if not self.quiet:
+                _refuse_foreign(module)
+            return original(module, *args, **kwargs)
+        caller = sys._getframe(1)
+        path, user = self._frames.path(caller, self._stack)
+        self._note_locals(user)
+        index = self.recording.add_call(
+            CallRecord(
+                "module",
+                type(module).__name__,
+                fqn,
+                path[-1] if path else None,
+                loop_variable=_loop_variable(user, module),
+                module=module,
+            )
+        )
+        self._stack.append(index)
+        try:
+            if self.fake.is_leaf(module):
+                out = self._call_leaf(original, module, fqn, args, kwargs, (*path, index), caller)
+            else:
+                out = original(module, *args, **kwargs)
+        finally:
+            self._stack.pop()
+        if isinstance(out, torch.Tensor) or _has_tensor(out):
+            self._note_receivers(user, out)
+        return out
+
+    def _call_leaf(
+        self,
+        original: Any,
+        module: nn.Module,
+        fqn: str,
+        args: Any,
+        kwargs: Any,
+        path: tuple[int, ...],
+        caller: FrameType,
+    ) -> Any:
+        before = _versions((args, kwargs))
+        state = [
+            (f"{fqn}.{name}" if fqn else name, tensor, tensor._version)
+            for name, tensor in module.named_buffers()
+        ]
+        self.quiet += 1
+        try:
+            out = original(module, *args, **kwargs)
+        finally:
+            self.quiet -= 1
+        node = self._record("call_module", fqn, args, kwargs, out, path, caller)
+        self._mark_writes(
+            node, [tensor for tensor, version in before if tensor._version != version]
+        )
+        changed = [name for name, tensor, version in state if tensor._version != version]
+        node.meta["writes_state"] = [self.fake.first_name(name) for name in changed]
+        return out
+
+    # ------------------------------------------------------------ recording
+
+    def _record_function(
+        self, func: Any, args: Any, kwargs: Any, out: Any, written: list[torch.Tensor]
+    ) -> None:
+        if public_name(func) is None:
+            raise TraceError(
+                f"cannot record a call of {getattr(func, '__qualname__', func)!r}",
+                cause=place(),
+                hint="it has no public name in torch; use the public function instead",
+            )
+        caller = sys._getframe(2)
+        path, user = self._frames.path(caller, self._stack)
+        self._note_locals(user)
+        node = self._record("call_function", func, args, kwargs, out, path, caller)
+        self._mark_writes(node, written)
+        self._note_receivers(user, out)
+
+    def _record(
+        self,
+        op: str,
+        target: Any,
+        args: Any,
+        kwargs: Any,
+        out: Any,
+        path: tuple[int, ...],
+        caller: FrameType,
+    ) -> fx.Node:
+        graph = self.recording.graph
+        node = graph.create_node(op, target, self._arguments(args), self._arguments(kwargs))
+        at = place(caller)
+        node.meta.update(
+            value=out,
+            calls=path,
+            ambient=_ambient(),
+            mutates=[],
+            writes_state=[],
+            returns_argument=bool(args) and out is args[0],
+            random=op == "call_function" and draws_random_numbers(target, args, kwargs),
+            names=[],
+            location=_portable(at),
+        )
+        self._bind(node, out)
+        return node
+
+    def _bind(self, node: fx.Node, out: Any) -> None:
+        """Remember which node made each tensor; an element of a tuple gets a node of its own."""
+        self._alive.append(out)
+        if isinstance(out, torch.Tensor):
+            self._producer[id(out)] = node
+            users = self._storages.setdefault(_storage(out), [])
+            users.append(node)
+        elif isinstance(out, (tuple, list)):
+            for position, item in enumerate(out):
+                if not _has_tensor(item):
+                    continue
+                element = self.recording.graph.call_function(operator.getitem, (node, position))
+                element.meta.update(node.meta)
+                element.meta.update(value=item, names=[], mutates=[], writes_state=[])
+                element.meta.update(returns_argument=False, random=False)
+                self._bind(element, item)
+
+    def _mark_writes(self, node: fx.Node, written: list[torch.Tensor]) -> None:
+        """Note whose memory a call wrote to: every earlier value in that storage."""
+        for tensor in written:
+            for user in self._storages.get(_storage(tensor), []):
+                if user is node or user in node.meta["mutates"]:
+                    continue
+                if user.op == "get_attr":
+                    self._mark_state_write(node, user)
+                elif node not in _chain(user):
+                    node.meta["mutates"].append(user)
+
+    def _mark_state_write(self, node: fx.Node, state: fx.Node) -> None:
+        name = str(state.target)
+        if name in self.recording.constants:
+            raise TraceError(
+                "the forward writes to a tensor that is no buffer",
+                cause=place(),
+                hint="register it: self.register_buffer(name, tensor, persistent=False)",
+            )
+        if name not in node.meta["writes_state"]:
+            node.meta["writes_state"].append(name)
+
+    def _arguments(self, value: Any) -> Any:
+        """Return arguments with tensors replaced by their nodes."""
+        if isinstance(value, torch.Tensor):
+            return self.node_of(value)
+        if isinstance(value, (tuple, list)):
+            items = [self._arguments(item) for item in value]
+            return items if isinstance(value, list) else tuple(items)
+        if isinstance(value, dict):
+            return {key: self._arguments(item) for key, item in value.items()}
+        if isinstance(value, slice):
+            return slice(*(self._arguments(v) for v in (value.start, value.stop, value.step)))
+        if isinstance(value, range):
+            return list(value)
+        return _plain_number(value)
+
+    # ------------------------------------------------------------ names
+
+    def _new_function(self, name: str, arg_names: tuple[str, ...], parent: int) -> int:
+        return self.recording.add_call(CallRecord("function", name, None, parent, arg_names))
+
+    def _note_arguments(self, index: int, names: tuple[str, ...]) -> None:
+        self.recording.calls[index].arg_names = names
+
+    def _note_locals(self, user: list[tuple[FrameType, int]]) -> None:
+        if user:
+            frame, call = user[-1]
+            for name, tensor in local_tensors(frame):
+                self._note(tensor, call, name)
+
+    def _note_receivers(self, user: list[tuple[FrameType, int]], out: Any) -> None:
+        """Note the variable that the running statement puts the result into."""
+        for frame, call in reversed(user):
+            target = receivers(frame)
+            if target is RETURNED:
+                continue
+            if isinstance(target, str) and isinstance(out, torch.Tensor):
+                self._note(out, call, target)
+            elif isinstance(target, tuple) and isinstance(out, (tuple, list)):
+                for name, item in zip(target, out, strict=False):
+                    if isinstance(name, str) and isinstance(item, torch.Tensor):
+                        self._note(item, call, name)
+            return
+
+    def _note(self, tensor: torch.Tensor, call: int, name: str) -> None:
+        node = self._producer.get(id(tensor))
+        if node is not None and (node, call, name) not in self._noted:
+            self._noted.add((node, call, name))
+            node.meta.setdefault("names", []).append(SourceName(call, name))
+
+    # ------------------------------------------------------------ refusals
+
+    def refuse_value(self) -> NoReturn:
+        """Refuse a forward that asks for a value only the data can tell."""
+        name = getattr(self._current, "__name__", "")
+        reads = name in _VALUES
+        raise TraceError(
+            "the forward branches on or computes with values read out of a tensor"
+            if reads
+            else f"the size of the result of {name or 'an operation'} depends on the data",
+            cause=place(),
+            hint="write it with torch.where, masks or a fixed size, so that every batch takes the "
+            "same path; or keep that part out of the model",
+        )
+
+
+def _chain(node: fx.Node) -> list[fx.Node]:
+    """Return a tuple element's node and the nodes it is taken from."""
+    found = [node]
+    while found[-1].op == "call_function" and found[-1].target is operator.getitem:
+        found.append(found[-1].args[0])  # type: ignore[arg-type]
+    return found
+
+
+def _versions(value: Any) -> list[tuple[torch.Tensor, int]]:
+    if torch.is_inference_mode_enabled():
+        return []
+    return [(leaf, leaf._version) for leaf in pytree.tree_leaves(value) if _counts(leaf)]
+
+
+def _counts(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor) and not leaf.is_inference()
+
+
+def _has_tensor(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return True
+    if isinstance(value, (tuple, list)):
+        return any(_has_tensor(item) for item in value)
+    return False
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _ambient() -> Ambient:
+    autocast = tuple(
+        (kind, str(torch.get_autocast_dtype(kind)).removeprefix("torch."))
+        for kind in ("cpu", "cuda")
+        if torch.is_autocast_enabled(kind)
+    )
+    return Ambient(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast)
+
+
+def _portable(at: str | None) -> str | None:
+    if at is None:
+        return None
+    file, _, line = at.rpartition(":")
+    return f"{portable_path(file)}:{line}"
+
+
+def _loop_variable(user: list[tuple[FrameType, int]], module: nn.Module) -> str | None:
+    for frame, _ in reversed(user):
+        if frame.f_code.co_name != "__call__":
+            return variable_of(frame, module)
+    return None
+
+
+def _plain_number(value: Any) -> Any:
+    """Return a numpy scalar as the Python number it is."""
+    if type(value).__module__ == "numpy" and hasattr(value, "item") and value.ndim == 0:
+        return value.item()
+    return value
+
+
+def _refuse_foreign(module: nn.Module) -> None:
+    if any(True for _ in module.parameters()):
+        raise TraceError(
+            f"the forward calls a {type(module).__name__} that is not part of the model",
+            cause=place(),
+            hint="assign it to an attribute in __init__ (lists: nn.ModuleList), so that its "
+            "parameters belong to the model",
+        )

@@ -1,0 +1,225 @@
+"""The primary tracer: run the real forward on fake tensors and record its torch calls.
+
+A ``TorchFunctionMode`` sees every outermost torch call and a replaced ``Module.__call__`` every
+module call; both are written into a ``torch.fx.Graph``. Sizes are symbols, so one trace serves
+every batch size; no memory is allocated, so a model on meta can be traced as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import re
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from autosplit.errors import AutosplitError, TraceError
+from autosplit.modelspec import LoadedModel
+from autosplit.modelspec.structure import Path, map_tensors, walk
+from autosplit.tracers.base import TRACERS, Trace
+from autosplit.tracers.fake import FakeModel, fake_input
+from autosplit.tracers.frames import is_user_file
+from autosplit.tracers.lower import lower
+from autosplit.tracers.recorder import Recorder
+from autosplit.tracers.recording import Recording
+from autosplit.tracers.symbolic import SizeEnv
+
+
+@dataclass
+class Recorded:
+    """One run of the forward on fake tensors.
+
+    ``reads_training`` tells whether code outside of leaf modules looked at ``self.training``.
+    """
+
+    recording: Recording
+    fake: FakeModel
+    env: SizeEnv
+    reads_training: bool
+
+
+@TRACERS.register("torch_level")
+def trace_symbolic(loaded: LoadedModel) -> Trace:
+    """Record with the sizes in ``loaded.symbols`` free; those the forward pins are given up."""
+    symbols = dict(loaded.symbols)
+    warnings: list[str] = []
+    while True:
+        recorded = record(loaded, symbols, _hints(loaded, symbols))
+        fixed = recorded.env.fixed()
+        if not fixed:
+            return _finish(loaded, recorded, symbols, tuple(warnings))
+        for name in fixed:
+            warnings.append(f"size {name!r} is fixed: the forward compares or unrolls it")
+        symbols = {key: name for key, name in symbols.items() if name not in fixed}
+
+
+@TRACERS.register("torch_level_static")
+def trace_static(loaded: LoadedModel) -> Trace:
+    """Record with every size as in the example inputs."""
+    recorded = record(loaded, {}, {})
+    warning = "every size is fixed to that of the example inputs"
+    return _finish(loaded, recorded, {}, (warning,) if loaded.symbols else ())
+
+
+def record(
+    loaded: LoadedModel, symbols: Mapping[tuple[int, int], str], hints: Mapping[str, int]
+) -> Recorded:
+    """Run the forward once on fake inputs and return what it did.
+
+    Parameters
+    ----------
+    symbols
+        Names of the free sizes, by (tensor input, dimension).
+    hints
+        Size for which each name stands while tracing.
+    """
+    recorder: Recorder | None = None
+
+    def refuse() -> NoReturn:
+        assert recorder is not None
+        recorder.refuse_value()
+
+    env = SizeEnv(hints, refuse)
+    mode = FakeTensorMode(shape_env=env, allow_non_fake_inputs=True)
+    fake = FakeModel(loaded.model, mode)
+    recording = Recording()
+    recorder = Recorder(recording, fake)
+    args, kwargs = _fake_inputs(loaded, recorder, mode, env, symbols)
+    with fake.in_place(), _watching(recorder):
+        try:
+            with torch.random.fork_rng(devices=[]), recorder, mode:
+                recording.output = loaded.model(*args, **kwargs)
+            results = [recorder.node_of(value) for _, value in walk(recording.output)]
+        except AutosplitError:
+            raise
+        except Exception as error:
+            raise failure(error) from error
+        finally:
+            recorder.finish()
+    recording.graph.output(results)
+    return Recorded(recording, fake, env, recorder.training_was_read)
+
+
+def failure(error: Exception) -> TraceError:
+    """Return a trace error that names the line of user code at which ``error`` arose."""
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if is_user_file(frame.filename)
+    ]
+    said = str(error).strip().split("\n")[0]
+    cause = f"{type(error).__name__}: {said}"
+    if frames:
+        cause = f"{frames[-1].filename}:{frames[-1].lineno}: {cause}"
+    return TraceError("the forward cannot be traced", cause=cause)
+
+
+def _finish(
+    loaded: LoadedModel,
+    recorded: Recorded,
+    symbols: Mapping[tuple[int, int], str],
+    warnings: tuple[str, ...],
+) -> Trace:
+    recording = recorded.recording
+    program = lower(
+        loaded,
+        recording,
+        recorded.env,
+        symbols,
+        tracer="torch_level",
+        leaves=recorded.fake.constructors,
+        warnings=warnings,
+    )
+    return Trace(
+        loaded.model, loaded.args, loaded.kwargs, recording.graph, program, recording.constants
+    )
+
+
+def _hints(loaded: LoadedModel, symbols: Mapping[tuple[int, int], str]) -> dict[str, int]:
+    """Return a size per symbol: that of the example, but never 0 or 1 and never twice the same.
+
+    torch treats 0 and 1 as special and would take two equal sizes for the same one.
+    """
+    tensors = [tensor for _, tensor in walk((loaded.args, loaded.kwargs))]
+    hints: dict[str, int] = {}
+    for (index, dim), name in sorted(symbols.items()):
+        size = max(tensors[index].shape[dim], 2)
+        while name not in hints and size in hints.values():
+            size += 1
+        hints.setdefault(name, size)
+    return hints
+
+
+def _fake_inputs(
+    loaded: LoadedModel,
+    recorder: Recorder,
+    mode: FakeTensorMode,
+    env: SizeEnv,
+    symbols: Mapping[tuple[int, int], str],
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    parameters = list(inspect.signature(loaded.model.forward).parameters)
+    count = iter(range(len(loaded.batch_dims)))
+
+    def change(path: Path, tensor: torch.Tensor) -> torch.Tensor:
+        index = next(count)
+        sizes = {dim: env.sizes[name] for (i, dim), name in symbols.items() if i == index}
+        fake = fake_input(mode, tensor, sizes)
+        recorder.add_input(_input_name(path, parameters), fake)
+        return fake
+
+    args = map_tensors(loaded.args, change, ("args",))
+    kwargs = map_tensors(loaded.kwargs, change, ("kwargs",))
+    return args, kwargs
+
+
+def _input_name(path: Path, parameters: list[str]) -> str:
+    """Return a name for an input: its parameter of forward, and its place inside that."""
+    place = path[1]
+    if isinstance(place, int):
+        place = parameters[place] if place < len(parameters) else f"arg_{place}"
+    name = "_".join(str(part) for part in (place, *path[2:]))
+    return re.sub(r"\W", "_", name)
+
+
+@contextlib.contextmanager
+def _watching(recorder: Recorder) -> Iterator[None]:
+    """Let the recorder see module calls and reads of ``self.training``; fast paths are off.
+
+    The fast paths of nn.Transformer replace layers by one fused call in eval mode.
+    """
+    original = nn.Module.__call__
+
+    def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return recorder.call_module(original, module, args, kwargs)
+
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    nn.Module.__call__ = call  # type: ignore[method-assign]
+    nn.Module.training = _TrainingFlag(recorder)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        nn.Module.__call__ = original  # type: ignore[method-assign]
+        del nn.Module.training
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+class _TrainingFlag:
+    """``Module.training`` as before, noting when the model's own code reads it."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def __get__(self, module: nn.Module | None, owner: type) -> Any:
+        if module is None:
+            return self
+        if not self._recorder.quiet:
+            self._recorder.training_was_read = True
+        return vars(module)["training"]
+
+    def __set__(self, module: nn.Module, value: bool) -> None:
+        vars(module)["training"] = value
