@@ -10,11 +10,16 @@ import dataclasses
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from autosplit.errors import DataError
-from autosplit.serialize import SCHEMAS, digest, dump, load, parse_json, read_text
-from autosplit.types import Plan, PlanRequest, Profile
+from autosplit.serialize import SCHEMAS, digest, dump, load, parse_json, read_text, refuse_existing
+from autosplit.types import Artifact, ModelRef, Plan, PlanRequest, Profile, VerificationReport
+
+if TYPE_CHECKING:
+    from autosplit.profilers import ProfileOptions
+    from autosplit.stages import Routing
+    from autosplit.tracers import Trace
 
 PathLike: TypeAlias = str | os.PathLike[str]
 Progress: TypeAlias = Callable[[int, int, str], None]
@@ -22,8 +27,8 @@ Progress: TypeAlias = Callable[[int, int, str], None]
 
 def profile(
     model: ModelRef | str,
-    *,
     options: ProfileOptions | None = None,
+    *,
     progress: Progress | None = None,
 ) -> Profile:
     """Trace a model and measure it layer by layer.
@@ -31,7 +36,8 @@ def profile(
     Parameters
     ----------
     model
-        ``FILE.py:NAME``, ``package.module:NAME``, ``hf:DIR``, or these with example inputs.
+        ``FILE.py:NAME``, ``package.module:NAME`` or ``hf:DIR``, or such a spec with its example
+        inputs.
     options
         What is measured, where and how precisely.
     progress
@@ -43,17 +49,14 @@ def profile(
         If the model's forward cannot be recorded.
     """
     from autosplit import profilers
-    from autosplit.modelspec import load_model
-    from autosplit.tracers import trace
 
     ref = ModelRef(spec=model) if isinstance(model, str) else model
-    wishes = options or profilers.ProfileOptions()
-    return profilers.profile(trace(load_model(ref)), wishes, progress)
+    inference = options is not None and options.inference
+    ref = dataclasses.replace(ref, spec=_absolute(ref.spec), inference=inference)
+    return profilers.profile(_trace(ref), options, progress, model=ref)
 
 
-def plan(
-    profile: Profile | PathLike, request: PlanRequest, *, cross_check: bool = False
-) -> Plan:
+def plan(profile: Profile | PathLike, request: PlanRequest, *, cross_check: bool = False) -> Plan:
     """Find the best stage boundaries for a profile.
 
     Parameters
@@ -103,14 +106,14 @@ def export(
     from autosplit import weights
 
     refuse_existing(output, force)
-    built = _build(plan, target)
-    weights.write_export(output, built.artifacts, built.trace, built.routing, force=force)
-    return built.artifacts
+    trace, routing, artifacts = _build(plan, target)
+    weights.write_export(output, artifacts, trace, routing, force=force)
+    return artifacts
 
 
 def render(plan: Plan | PathLike, *, target: str = "torch") -> tuple[Artifact, ...]:
     """Return the text files that ``export`` would write."""
-    return _build(plan, target).artifacts
+    return _build(plan, target)[2]
 
 
 def stale(plan: Plan | PathLike, folder: PathLike, *, target: str = "torch") -> tuple[str, ...]:
@@ -154,8 +157,52 @@ def read(path: PathLike) -> Profile | Plan:
         if not place.exists():
             raise DataError(f"{path} is not an export", cause="it holds no plan.json")
     data = parse_json(read_text(place), str(place))
-    schema = data.get("schema") if isinstance(data, dict) else None
-    return load(Plan if schema == SCHEMAS[Plan][0] else Profile, place)
+    if isinstance(data, dict) and data.get("schema") == SCHEMAS[Plan][0]:
+        return load(Plan, place)
+    return load(Profile, place)
+
+
+def _absolute(spec: str) -> str:
+    """Return a spec that means the same in any working directory."""
+    if spec.startswith("hf:"):
+        return f"hf:{Path(spec[3:]).resolve()}"
+    file, colon, name = spec.rpartition(":")
+    return f"{Path(file).resolve()}{colon}{name}" if file.endswith(".py") else spec
+
+
+def _trace(ref: ModelRef) -> Trace:
+    from autosplit.modelspec import load_model
+    from autosplit.tracers import trace
+
+    return trace(load_model(ref))
+
+
+def _build(plan: Plan | PathLike, target: str) -> tuple[Trace, Routing, tuple[Artifact, ...]]:
+    """Trace the model of a plan again, cut it, and write its stages as text."""
+    from autosplit import codegen, stages
+    from autosplit.targets import TARGETS
+
+    chosen = plan if isinstance(plan, Plan) else load(Plan, plan)
+    _check_profile(chosen)
+    trace = _trace(chosen.model)
+    _check_model(chosen, trace)
+    specs, routing = stages.split(trace.program, chosen.stage_of_node, len(chosen.stages))
+    sources = codegen.generate(trace.program, specs)
+    return trace, routing, TARGETS[target].emit(chosen, trace.program, routing, sources)
+
+
+def _check_model(plan: Plan, trace: Trace) -> None:
+    """Refuse a plan for another model than the one that is there now."""
+    if digest(trace.program) != plan.fingerprint:
+        raise DataError(
+            "the plan is stale",
+            cause=f"{plan.model.spec} is not the model it was made for any more",
+            hint="profile and plan it again",
+        )
+
+
+def _has_text(path: Path, text: str) -> bool:
+    return path.is_file() and read_text(path) == text
 
 
 def _check_profile(plan: Plan) -> None:

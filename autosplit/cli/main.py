@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -54,11 +55,18 @@ class Application(click.Group):
             raise UsageError(f"no command {args[0]!r}", hint=hint)
         return super().resolve_command(ctx, args)
 
-    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+    def main(  # type: ignore[override]
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> int:
         """Run a command; failures become a message on standard error and an exit status."""
         terminal = extra.setdefault("obj", Terminal())
-        call = super().main
-        status = guard(terminal, lambda: call(*args, standalone_mode=False, **extra))
+        run = partial(super().main, args, prog_name, complete_var, standalone_mode=False, **extra)
+        status = guard(terminal, run)
         if standalone_mode:
             sys.exit(status)
         return status

@@ -66,7 +66,7 @@ def _stack(terminal: Terminal, value: bool) -> None:
 # ---------------------------------------------------------------- parameter types
 
 
-class Quantity(click.ParamType):
+class Quantity(click.ParamType):  # type: ignore[type-arg]
     """A number with a unit, read by one of the parsers of ``autosplit.units``."""
 
     def __init__(self, name: str, parse: Callable[[str], float]) -> None:
@@ -89,7 +89,7 @@ RATE = Quantity("bytes/s", units.parse_rate)
 SECONDS = Quantity("time", units.parse_seconds)
 
 
-class LazyChoice(click.ParamType):
+class LazyChoice(click.ParamType):  # type: ignore[type-arg]
     """One of the names that a module offers, imported only when the option is used.
 
     Parameters
@@ -132,7 +132,7 @@ class LazyChoice(click.ParamType):
         return [CompletionItem(name) for name in self.names() if name.startswith(incomplete)]
 
 
-class Pin(click.ParamType):
+class Pin(click.ParamType):  # type: ignore[type-arg]
     """``LAYER=STAGE``."""
 
     name = "layer=stage"

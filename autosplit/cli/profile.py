@@ -33,14 +33,15 @@ from autosplit.types import ModelRef
     "--threads", type=click.IntRange(1), default=1, help="CPU threads that one stage will have."
 )
 @click.option(
-    "--repetitions", type=click.IntRange(3), help="Samples of each time, instead of --precision."
+    "--repetitions", type=click.IntRange(1), help="Time every layer as often, whatever --precision."
 )
 @click.option(
     "--precision",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    help="Repeat until the median is known to this share.",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=0.02,
+    help="Repeat until the sum of all layers is known to this share.",
 )
-@click.option("--max-seconds", type=SECONDS, help="Stop repeating after this time.")
+@click.option("--max-seconds", type=SECONDS, default="120s", help="Stop repeating after this time.")
 @click.option(
     "--granularity",
     type=click.Choice(["op", "layer", "block"]),
@@ -59,18 +60,35 @@ def command(
     inputs: tuple[str, ...],
     task: str | None,
     dtype: str | None,
+    device: str,
+    threads: int,
+    repetitions: int | None,
+    precision: float,
+    max_seconds: float,
+    granularity: str,
+    inference: bool,
     as_json: bool,
     force: bool,
-    **measuring: object,
 ) -> None:
     """Trace MODEL and measure time and memory of each layer.
 
     MODEL is FILE.py:NAME, package.module:NAME or hf:DIR, where NAME builds the model.
     """
+    from autosplit.profilers import ProfileOptions
+
     refuse_existing(output, force)
+    options = ProfileOptions(
+        device=device,
+        threads=threads,
+        precision=precision,
+        max_seconds=max_seconds,
+        inference=inference,
+        granularity=granularity,  # type: ignore[arg-type]
+        **({"min_repetitions": repetitions, "max_repetitions": repetitions} if repetitions else {}),
+    )
     ref = ModelRef(spec=model, batch_size=batch_size, inputs=inputs, task=task, dtype=dtype)
     with terminal.step("profile") as progress:
-        result = workflow.profile(ref, progress=progress, **measuring)  # type: ignore[arg-type]
+        result = workflow.profile(ref, options, progress=progress)
     workflow.save(result, output, force=force)
     if as_json:
         terminal.write(to_text(profile_data(result)))

@@ -296,8 +296,10 @@ def verification_table(report: VerificationReport) -> Table:
     table.add_column("tensors", justify="right")
     table.add_column("difference", justify="right", no_wrap=True)
     table.add_column("where", overflow="fold")
-    runs = [("checkpoint", (report.checkpoint,))]
-    runs += [(_run_name(check), check.comparisons) for check in report.checks]
+    runs = [
+        ("checkpoint", (report.checkpoint,)),
+        *((_run_name(check), check.comparisons) for check in report.checks),
+    ]
     for name, comparisons in runs:
         for index, each in enumerate(comparisons):
             style = GOOD if each.passes(report.tolerance) else HOT
