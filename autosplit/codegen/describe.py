@@ -1,0 +1,135 @@
+"""Docstrings: where a class comes from, and the shapes of what it takes and returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from autosplit.codegen.classes import Classes, ClassGroup
+from autosplit.codegen.layout import WIDTH
+from autosplit.codegen.scopes import Scope, StageGraph
+from autosplit.program import TensorSpec
+
+
+def docstring(indent: str, lines: Sequence[str]) -> list[str]:
+    """Return a docstring, quotes included; nothing in it can end it."""
+    safe = [_safe(line) for line in lines]
+    if len(safe) == 1:
+        return [f'{indent}"""{safe[0]}"""']
+    body = [f"{indent}{line}" if line else "" for line in safe[1:]]
+    return [f'{indent}"""{safe[0]}', *body, f'{indent}"""']
+
+
+def _safe(line: str) -> str:
+    text = "".join(char if char.isprintable() else "?" for char in line)
+    return text.replace("\\", "/").replace('"', "'")
+
+
+def describe_stage(graph: StageGraph, classes: Classes) -> list[str]:
+    """Return the docstring of the file."""
+    spec = graph.spec
+    root = graph.program.module.get("")
+    model = f" of {root.class_name}" if root is not None else ""
+    covered = ", ".join(spans(_tops(classes)))
+    first = f"Stage {spec.index} of {spec.count}{model}."
+    return [first, "", *_wrap(f"Holds {covered}." if covered else "Holds no parameters.")]
+
+
+def describe_class(graph: StageGraph, classes: Classes, group: ClassGroup) -> list[str]:
+    """Return the docstring of a class."""
+    definition = group.first
+    if definition.fqn == "":
+        scopes = definition.scopes
+        what = [f"Stage {graph.spec.index} of {graph.spec.count}."]
+    else:
+        scopes = [d.bodies[0][0] for d in group.definitions if d.bodies]
+        what = _wrap(", ".join(spans([d.fqn for d in group.definitions])) + ".")
+    if not definition.bodies:
+        return what
+    return [*what, *_signature(graph, definition.bodies[0][0], scopes)]
+
+
+def describe_helper(graph: StageGraph, scope: Scope) -> list[str]:
+    """Return the docstring of a helper function."""
+    shapes = [_shape(graph, [value]) for value in scope.outputs]
+    return _wrap(f"Return {', '.join(shapes)}.")
+
+
+def _signature(graph: StageGraph, scope: Scope, same: list[Scope]) -> list[str]:
+    lines: list[str] = []
+    if scope.inputs:
+        lines += ["", "Args:"]
+    for at, value in enumerate(scope.inputs):
+        values = [other.inputs[at] for other in same if len(other.inputs) == len(scope.inputs)]
+        lines.append(f"    {scope.variables[value]}: {_shape(graph, values)}")
+    if scope.outputs:
+        lines += ["", "Returns:"]
+    for at, value in enumerate(scope.outputs):
+        values = [other.outputs[at] for other in same if len(other.outputs) == len(scope.outputs)]
+        name = "" if len(scope.outputs) == 1 else f"{scope.variables[value]}: "
+        lines.append(f"    {name}{_shape(graph, values)}")
+    return lines
+
+
+def _shape(graph: StageGraph, values: Iterable[str]) -> str:
+    specs = [graph.tensor(value) for value in values]
+    known = [spec for spec in specs if isinstance(spec, TensorSpec)]
+    if not known or len(known) != len(specs):
+        return "int or device"
+    if len({len(spec.shape) for spec in known}) > 1:
+        return "tensor"
+    dims = []
+    for column in zip(*(spec.shape for spec in known), strict=True):
+        dims.append(str(column[0]) if len(set(column)) == 1 else "*")
+    text = f"({', '.join(dims)}{',' if len(dims) == 1 else ''})"
+    dtypes = {spec.dtype for spec in known}
+    if dtypes == {"float32"}:
+        return text
+    return f"{text} {'/'.join(sorted(dtypes))}"
+
+
+# ---------------------------------------------------------------- names of modules
+
+
+def _tops(classes: Classes) -> list[str]:
+    """Return what the stage holds, cut after the first list index."""
+    found: dict[str, None] = {}
+    for rel in classes.stage.members:
+        name = rel.lstrip("=")
+        parts = name.split(".")
+        index = next((at for at, part in enumerate(parts) if part.isdigit()), len(parts) - 1)
+        found[".".join(parts[: index + 1])] = None
+    return list(found)
+
+
+def spans(names: Iterable[str]) -> list[str]:
+    """Return names with runs of an index written as ``layers.0..3``."""
+    runs: list[tuple[list[str], int, list[int]]] = []
+    for name in dict.fromkeys(names):
+        parts = name.split(".")
+        at = next((i for i, part in enumerate(parts) if part.isdigit()), -1)
+        index = int(parts[at]) if at >= 0 else -1
+        shape = [*parts[:at], "#", *parts[at + 1 :]] if at >= 0 else parts
+        if runs and at >= 0 and runs[-1][0] == shape and runs[-1][2][-1] == index - 1:
+            runs[-1][2].append(index)
+        else:
+            runs.append((shape, at, [index]))
+    found = []
+    for shape, at, indices in runs:
+        parts = list(shape)
+        if at >= 0:
+            parts[at] = str(indices[0]) if len(indices) == 1 else f"{indices[0]}..{indices[-1]}"
+        found.append(".".join(parts))
+    if len(found) > 6:
+        return [*found[:4], f"... ({len(found)} in all)"]
+    return found
+
+
+def _wrap(text: str, width: int = WIDTH - 12) -> list[str]:
+    lines = [""]
+    for word in text.split(" "):
+        joined = f"{lines[-1]} {word}" if lines[-1] else word
+        if len(joined) > width and lines[-1]:
+            lines.append(word)
+        else:
+            lines[-1] = joined
+    return lines

@@ -1,0 +1,437 @@
+"""Expressions of the emitted code as trees; they become text in the last step only.
+
+Leaves stand for things whose spelling depends on where the expression ends up: a value has a
+name per scope, a module a path per class, a number may turn into a constructor argument.
+``transform`` puts the spelling in; ``show`` and the layout write trees that hold ``Text`` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, cast
+
+# ---------------------------------------------------------------- leaves
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Finished source text of one atom: a name, a literal, a path."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number of the model; ``hint`` is what to call it when it becomes an argument."""
+
+    value: int | float
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What a node computed, or one of the quantities of ``codegen.scopes`` (``$device``)."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleRef:
+    """A module that is called; ``call`` is the scope's call when the class is emitted too."""
+
+    fqn: str
+    call: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StateRef:
+    """A parameter, buffer or constant of the class."""
+
+    fqn: str
+
+
+@dataclass(frozen=True, slots=True)
+class HelperRef:
+    """A helper function; ``call`` is the call whose body it holds."""
+
+    call: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClassRef:
+    """A class of the file, by its number."""
+
+    index: int
+
+
+# ---------------------------------------------------------------- composites
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """``base.name``."""
+
+    base: Expr
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Subscript:
+    """``base[items]``."""
+
+    base: Expr
+    items: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """``start:stop:step`` inside a subscript."""
+
+    start: Expr | None
+    stop: Expr | None
+    step: Expr | None
+
+
+@dataclass(frozen=True, slots=True)
+class Invoke:
+    """``function(args, name=value)``."""
+
+    function: Expr
+    args: tuple[Expr, ...] = ()
+    kwargs: tuple[tuple[str, Expr], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Unary:
+    """``-operand``, ``~operand`` or ``*operand``."""
+
+    op: Literal["-", "~", "*", "**", "not "]
+    operand: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """``left op right``."""
+
+    op: str
+    left: Expr
+    right: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Conditional:
+    """``then if test else other``."""
+
+    then: Expr
+    test: Expr
+    other: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Display:
+    """A list, tuple or bare tuple (``a, b``)."""
+
+    kind: Literal["list", "tuple", "bare"]
+    items: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DictDisplay:
+    """``{key: value}``; a pair with key None is ``**value``."""
+
+    items: tuple[tuple[Expr | None, Expr], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Comprehension:
+    """``element for target in iterable``, as a list, a dict (with ``key``) or an argument."""
+
+    kind: Literal["list", "dict", "bare"]
+    element: Expr
+    target: str
+    iterable: Expr
+    key: Expr | None = None
+
+
+Leaf: TypeAlias = Text | Number | Value | ModuleRef | StateRef | HelperRef | ClassRef
+Expr: TypeAlias = (
+    Leaf
+    | Attribute
+    | Subscript
+    | Range
+    | Invoke
+    | Unary
+    | Binary
+    | Conditional
+    | Display
+    | DictDisplay
+    | Comprehension
+)
+
+LEAVES = (Text, Number, Value, ModuleRef, StateRef, HelperRef, ClassRef)
+
+NONE = Text("None")
+
+
+def transform(expr: Expr, leaf: Callable[[Leaf], Expr]) -> Expr:
+    """Return ``expr`` with every leaf replaced by ``leaf(it)``, left to right."""
+
+    def go(part: Expr) -> Expr:
+        return transform(part, leaf)
+
+    def maybe(part: Expr | None) -> Expr | None:
+        return None if part is None else transform(part, leaf)
+
+    if isinstance(expr, LEAVES):
+        return leaf(expr)
+    match expr:
+        case Attribute(base, name):
+            return Attribute(go(base), name)
+        case Subscript(base, items):
+            return Subscript(go(base), tuple(map(go, items)))
+        case Range(start, stop, step):
+            return Range(maybe(start), maybe(stop), maybe(step))
+        case Invoke(function, args, kwargs):
+            head = go(function)
+            return Invoke(head, tuple(map(go, args)), tuple((k, go(v)) for k, v in kwargs))
+        case Unary(op, operand):
+            return Unary(op, go(operand))
+        case Binary(op, left, right):
+            return Binary(op, go(left), go(right))
+        case Conditional(then, test, other):
+            return Conditional(go(then), go(test), go(other))
+        case Display(kind, items):
+            return Display(kind, tuple(map(go, items)))
+        case DictDisplay(pairs):
+            return DictDisplay(tuple((maybe(k), go(v)) for k, v in pairs))
+        case Comprehension(kind, element, target, iterable, key):
+            first = maybe(key)
+            return Comprehension(kind, go(element), target, go(iterable), first)
+    raise TypeError(f"{expr!r} is not an expression")
+
+
+def leaves(expr: Expr) -> Iterator[Leaf]:
+    """Yield the leaves of ``expr``, left to right."""
+    found: list[Leaf] = []
+
+    def keep(leaf: Leaf) -> Expr:
+        found.append(leaf)
+        return leaf
+
+    transform(expr, keep)
+    return iter(found)
+
+
+def values(expr: Expr) -> Iterator[str]:
+    """Yield the value names ``expr`` reads, repeats included."""
+    return (leaf.name for leaf in leaves(expr) if isinstance(leaf, Value))
+
+
+# ---------------------------------------------------------------- precedence and one-line text
+
+PRECEDENCE: dict[str, int] = {
+    "<": 5,
+    "<=": 5,
+    ">": 5,
+    ">=": 5,
+    "==": 5,
+    "!=": 5,
+    "|": 6,
+    "^": 7,
+    "&": 8,
+    "<<": 9,
+    ">>": 9,
+    "+": 10,
+    "-": 10,
+    "*": 11,
+    "/": 11,
+    "//": 11,
+    "%": 11,
+    "@": 11,
+    "**": 13,
+}
+_UNARY, _ATOM = 12, 20
+
+
+def precedence(expr: Expr) -> int:
+    """Return how tightly the outermost operator of ``expr`` binds."""
+    match expr:
+        case Binary(op=op):
+            return PRECEDENCE[op]
+        case Unary(op="not "):
+            return 4
+        case Unary():
+            return _UNARY
+        case Conditional():
+            return 1
+        case Display(kind="bare"):
+            return 0
+        case Text(text) if text.startswith("-"):
+            return _UNARY
+        case Number(value) if value < 0:
+            return _UNARY
+        case _:
+            return _ATOM
+
+
+def operands(expr: Binary) -> tuple[int, int]:
+    """Return the precedence that the left and the right operand must have at least."""
+    own = PRECEDENCE[expr.op]
+    if expr.op == "**":
+        return own + 1, _UNARY
+    if own == PRECEDENCE["<"]:
+        return own + 1, own + 1
+    return own, own + 1
+
+
+def show(expr: Expr, minimum: int = 0) -> str:
+    """Return ``expr`` on one line, in parentheses if it binds looser than ``minimum``."""
+    text = _show(expr)
+    return f"({text})" if precedence(expr) < minimum else text
+
+
+def _show(expr: Expr) -> str:
+    match expr:
+        case Text(text):
+            return text
+        case Number(value):
+            return repr(value)
+        case Attribute(base, name):
+            return f"{show_base(base)}.{name}"
+        case Subscript(base, items):
+            return f"{show_base(base)}[{show_items(items)}]"
+        case Range():
+            return _show_range(expr)
+        case Invoke(function, args, kwargs):
+            return f"{show_base(function)}({', '.join(arguments(args, kwargs))})"
+        case Unary(op, operand):
+            return op + show(operand, 0 if op == "*" else _UNARY)
+        case Binary(op, left, right):
+            low, high = operands(expr)
+            tight = op == "**" and is_simple(left) and is_simple(right)
+            middle = op if tight else f" {op} "
+            return show(left, low) + middle + show(right, high)
+        case Conditional(then, test, other):
+            return f"{show(then, 2)} if {show(test, 2)} else {show(other, 1)}"
+        case Display(kind, items):
+            return _show_display(kind, items)
+        case DictDisplay(pairs):
+            return "{" + ", ".join(map(show_pair, pairs)) + "}"
+        case Comprehension(kind):
+            opening, closing = {"list": "[]", "dict": "{}", "bare": ("", "")}[kind]
+            return f"{opening}{show_element(expr)} {show_for(expr)}{closing}"
+    raise TypeError(f"{expr!r} has no spelling yet")
+
+
+def show_base(expr: Expr) -> str:
+    """Return what stands before a dot or a bracket; a number needs parentheses there."""
+    text = show(expr, _ATOM)
+    return f"({text})" if text[:1].isdigit() else text
+
+
+def arguments(args: tuple[Expr, ...], kwargs: tuple[tuple[str, Expr], ...]) -> list[str]:
+    """Return each argument of a call on one line."""
+    return [show(arg, 1) for arg in args] + [f"{key}={show(arg, 1)}" for key, arg in kwargs]
+
+
+def show_items(items: tuple[Expr, ...]) -> str:
+    """Return the contents of a subscript."""
+    return ", ".join(show(item, 1) for item in items)
+
+
+def show_pair(pair: tuple[Expr | None, Expr]) -> str:
+    """Return one entry of a dict."""
+    key, value = pair
+    return f"**{show(value, 6)}" if key is None else f"{show(key, 1)}: {show(value, 1)}"
+
+
+def show_element(expr: Comprehension) -> str:
+    """Return what a comprehension repeats."""
+    return show(expr.element, 1) if expr.key is None else show_pair((expr.key, expr.element))
+
+
+def show_for(expr: Comprehension) -> str:
+    """Return the clause of a comprehension."""
+    return f"for {expr.target} in {show(expr.iterable, 2)}"
+
+
+def _show_range(expr: Range) -> str:
+    def bound(part: Expr | None) -> str:
+        return "" if part is None else show(part, 1)
+
+    simple = all(part is None or _is_bound(part) for part in (expr.start, expr.stop, expr.step))
+    left = bound(expr.start) + (" " if not simple and expr.start is not None else "")
+    right = (" " if not simple and expr.stop is not None else "") + bound(expr.stop)
+    text = f"{left}:{right}"
+    if expr.step is not None:
+        text += (":" if simple else " : ") + bound(expr.step)
+    return text
+
+
+def _show_display(kind: str, items: tuple[Expr, ...]) -> str:
+    text = ", ".join(show(item, 1) for item in items)
+    if kind == "list":
+        return f"[{text}]"
+    if len(items) == 1:
+        text += ","
+    return text if kind == "bare" else f"({text})"
+
+
+def _is_bound(expr: Expr) -> bool:
+    """Say whether the formatter writes ``:`` beside ``expr`` without spaces."""
+    return is_simple(expr) and "." not in show(expr)
+
+
+def is_simple(expr: Expr) -> bool:
+    """Say whether the formatter writes ``**`` beside ``expr`` without spaces."""
+    match expr:
+        case Text(text):
+            body = text[1:] if text.startswith("-") else text
+            return all(part.isidentifier() for part in body.split(".")) or _is_number(body)
+        case Attribute(base, _):
+            return is_simple(base)
+        case Unary("-", operand):
+            return is_simple(operand)
+        case _:
+            return False
+
+
+def _is_number(text: str) -> bool:
+    return text[:1].isdigit() and all(char.isalnum() or char in ".-+_" for char in text)
+
+
+# ---------------------------------------------------------------- safe spelling of constants
+
+
+def quote(text: str) -> str:
+    """Return a string literal in double quotes; nothing in ``text`` can leave it."""
+    body = "".join(_escape(char) for char in text)
+    return f'"{body}"'
+
+
+def _escape(char: str) -> str:
+    if char in '"\\':
+        return "\\" + char
+    if char.isprintable() and (char.isascii() or char.isalnum()):
+        return char
+    return char.encode("unicode_escape").decode("ascii")
+
+
+def dotted(path: str) -> Expr:
+    """Return ``a.b.c`` as a tree of attributes."""
+    head, *rest = path.split(".")
+    expr: Expr = Text(head)
+    for name in rest:
+        expr = Attribute(expr, name)
+    return expr
+
+
+def call(path: str, *args: Expr, **kwargs: Expr) -> Invoke:
+    """Return a call of a dotted name."""
+    return Invoke(dotted(path), args, tuple(kwargs.items()))
+
+
+def starred(items: Comprehension) -> Expr:
+    """Return ``*(...)`` for use inside a display or a call."""
+    return Unary("*", cast(Expr, items))

@@ -1,0 +1,65 @@
+"""Python functions of the model that stay functions."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from autosplit.codegen.classes import body_skeleton
+from autosplit.codegen.expressions import Number
+from autosplit.codegen.names import usable
+from autosplit.codegen.scopes import Scope, StageGraph
+
+
+@dataclass(frozen=True)
+class Helper:
+    """A function of the file."""
+
+    name: str
+    scope: Scope
+
+
+@dataclass
+class Helpers:
+    """Functions of a stage: calls whose bodies agree, numbers included, share one."""
+
+    distinct: list[Helper] = field(default_factory=list)
+    by_call: dict[int, Helper] = field(default_factory=dict)
+
+    def name(self, call: int) -> str:
+        """Return the name of the function that holds a call."""
+        return self.by_call[call].name
+
+
+def collect(graph: StageGraph, root: Scope) -> Helpers:
+    """Find the helper functions of a stage, inner ones first."""
+    found = Helpers()
+    known: dict[Hashable, Helper] = {}
+    taken: set[str] = set()
+    for scope in root.scopes():
+        if scope.kind != "function":
+            continue
+        slots: list[Number] = []
+        body = body_skeleton(graph, scope, found.name, slots, lambda call: 0)
+        key = (scope.call.name, body, tuple(repr(slot.value) for slot in slots))
+        if key not in known:
+            known[key] = Helper(_name(scope, taken), scope)
+            taken.add(known[key].name)
+            found.distinct.append(known[key])
+        found.by_call[scope.call.index] = known[key]
+    return found
+
+
+def wished_name(scope: Scope) -> str:
+    """Return the function's own name, without leading underscores."""
+    name = scope.call.name.lstrip("_")
+    return name if usable(name) else "helper"
+
+
+def _name(scope: Scope, taken: set[str]) -> str:
+    stem = wished_name(scope)
+    name, number = stem, 1
+    while name in taken:
+        number += 1
+        name = f"{stem}_{number}"
+    return name

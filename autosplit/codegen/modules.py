@@ -1,0 +1,305 @@
+"""The ``__init__`` of a class: containers, members, lists of equal parts, tied names."""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from autosplit.codegen.classes import Classes, ClassGroup, Definition, member_expr
+from autosplit.codegen.errors import CodegenError
+from autosplit.codegen.expressions import (
+    Attribute,
+    ClassRef,
+    Comprehension,
+    DictDisplay,
+    Display,
+    Expr,
+    Invoke,
+    Leaf,
+    Number,
+    Subscript,
+    Text,
+    Unary,
+    call,
+    quote,
+    show,
+    transform,
+)
+from autosplit.codegen.layout import statement
+from autosplit.codegen.members import Branch, Chain, Child, Layer, Member, State, Tie, frozen_parts
+from autosplit.codegen.scopes import StageGraph
+
+INDENT = " " * 8
+
+
+def access(base: Expr, kind: str, name: str) -> Expr:
+    """Return how a child of a container is reached."""
+    if kind in ("list", "parameter list"):
+        return Subscript(base, (Text(name),))
+    if kind in ("dict", "parameter dict"):
+        return Subscript(base, (Text(quote(name)),))
+    if name.isidentifier() and name.isascii() and not keyword.iskeyword(name):
+        return Attribute(base, name)
+    return Invoke(Text("getattr"), (base, Text(quote(name))))
+
+
+def path(tree: Branch, rel: str, base: Expr, starts: Mapping[str, Expr] | None = None) -> Expr:
+    """Return how a member of a class is reached from ``base`` (``self``).
+
+    Parameters
+    ----------
+    starts
+        Relative name to the variable of a loop that holds it.
+    """
+    here: Branch | Member = tree
+    expr, walked = base, ""
+    for name in rel.split("."):
+        walked = f"{walked}.{name}" if walked else name
+        if isinstance(here, Branch):
+            expr = access(expr, here.kind, name)
+            here = here.children[name]
+        else:
+            expr = access(expr, "module", name)
+        if starts and walked in starts:
+            expr = starts[walked]
+    return expr
+
+
+@dataclass
+class Init:
+    """Writes the ``__init__`` of one class."""
+
+    graph: StageGraph
+    classes: Classes
+    group: ClassGroup
+    class_names: Callable[[int], str]
+
+    def __post_init__(self) -> None:
+        self.definition: Definition = self.group.first
+        self.slot = 0
+        self.made: dict[str, Expr] = {}
+        for rel, member in self.definition.members.items():
+            self.made[rel] = self._fill(member_expr(self.graph, self.classes.definitions, member))
+
+    def lines(self) -> list[str]:
+        """Return the statements, ``super().__init__()`` left out."""
+        found = list(self._branch(self.definition.tree, Text("self"), "", top=True))
+        for rel, member in self.definition.members.items():
+            if isinstance(member, Layer):
+                found += self._frozen(rel, member)
+            elif isinstance(member, Tie):
+                found += self._tie(rel, member)
+        return found
+
+    # ------------------------------------------------------------ numbers and class names
+
+    def _fill(self, expr: Expr) -> Expr:
+        def leaf(part: Leaf) -> Expr:
+            if isinstance(part, ClassRef):
+                return Text(self.class_names(part.index))
+            if not isinstance(part, Number):
+                return part
+            argument = self.group.lifted.get(self.slot)
+            self.slot += 1
+            return part if argument is None else Text(argument)
+
+        return transform(expr, leaf)
+
+    # ------------------------------------------------------------ containers
+
+    def _branch(
+        self, branch: Branch, target: Expr, rel: str, *, top: bool = False
+    ) -> Iterator[str]:
+        head = f"{rel}." if rel else ""
+        if not top:
+            whole = self._whole(branch, rel)
+            if whole is not None:
+                yield from self._assign(target, whole)
+                return
+            yield from self._assign(target, self._empty(branch, rel))
+        for name, child in branch.children.items():
+            if isinstance(child, Branch):
+                placed = not top and branch.kind in ("list", "dict")
+                inner = access(target, branch.kind, name)
+                if placed and self._whole(child, head + name) is not None:
+                    continue
+                if placed:
+                    yield from self._contents(child, inner, head + name)
+                else:
+                    yield from self._branch(child, inner, head + name)
+            elif top or branch.kind == "module":
+                yield from self._member(branch, target, name, head + name, child)
+
+    def _contents(self, branch: Branch, target: Expr, rel: str) -> Iterator[str]:
+        """Fill a container that exists already."""
+        for name, child in branch.children.items():
+            inner = access(target, branch.kind, name)
+            if isinstance(child, Branch):
+                yield from self._branch(child, inner, f"{rel}.{name}")
+            else:
+                yield from self._member(branch, target, name, f"{rel}.{name}", child)
+
+    def _member(
+        self, branch: Branch, target: Expr, name: str, rel: str, member: Member
+    ) -> Iterator[str]:
+        if isinstance(member, Tie):
+            return
+        expr = self.made[rel]
+        if isinstance(member, State) and member.spec.kind != "parameter":
+            kept = member.spec.persistent and member.spec.kind == "buffer"
+            kwargs = () if kept else (("persistent", Text("False")),)
+            register = Attribute(target, "register_buffer")
+            yield from statement(INDENT, "", Invoke(register, (Text(quote(name)), expr), kwargs))
+        elif _needs_call(access(target, branch.kind, name)):
+            method = "register_parameter" if isinstance(member, State) else "add_module"
+            add = Invoke(Attribute(target, method), (Text(quote(name)), expr))
+            yield from statement(INDENT, "", add)
+        else:
+            yield from self._assign(access(target, branch.kind, name), expr)
+
+    def _assign(self, target: Expr, expr: Expr) -> Iterator[str]:
+        if _needs_call(target):
+            assert isinstance(target, Invoke)
+            base, name = target.args
+            expr = Invoke(Attribute(base, "add_module"), (name, expr))
+            yield from statement(INDENT, "", expr)
+            return
+        yield from statement(INDENT, f"{show(target)} = ", expr)
+
+    # ------------------------------------------------------------ lists
+
+    def _whole(self, branch: Branch, rel: str) -> Expr | None:
+        """Return a container with everything in it, or None if its parts come one by one."""
+        if branch.kind == "module":
+            return None
+        parts = [self._part(child, f"{rel}.{name}") for name, child in branch.children.items()]
+        if any(part is None for part in parts):
+            return None
+        return _container(branch.kind, list(branch.children), [p for p in parts if p is not None])
+
+    def _part(self, child: Branch | Member, rel: str) -> Expr | None:
+        if isinstance(child, Branch):
+            return self._whole(child, rel)
+        return None if isinstance(child, Tie) else self.made[rel]
+
+    def _empty(self, branch: Branch, rel: str) -> Expr:
+        """Return a container whose parts that have parts of their own are still empty."""
+        if branch.kind == "module":
+            return call("nn.Module")
+        parts = [
+            self._part(child, f"{rel}.{name}") or call("nn.Module")
+            for name, child in branch.children.items()
+        ]
+        return _container(branch.kind, list(branch.children), parts)
+
+    # ------------------------------------------------------------ frozen and tied parts
+
+    def _frozen(self, rel: str, member: Layer) -> Iterator[str]:
+        for name in frozen_parts(self.graph, member):
+            owner = path(self.definition.tree, rel, Text("self"))
+            for part in name.split("."):
+                owner = access(owner, "module", part)
+            freeze = Invoke(Attribute(owner, "requires_grad_"), (Text("False"),))
+            yield from statement(INDENT, "", freeze)
+
+    def _tie(self, rel: str, member: Tie) -> Iterator[str]:
+        source = self.deep_path(member.source)
+        owner, _, name = member.name.rpartition(".")
+        spec = self.graph.program.state.get(member.name)
+        if spec is None or spec.kind == "parameter":
+            yield from self._assign(self.deep_path(member.name), source)
+            return
+        register = Attribute(self.deep_path(owner), "register_buffer")
+        kwargs = () if spec.persistent else (("persistent", Text("False")),)
+        yield from statement(INDENT, "", Invoke(register, (Text(quote(name)), source), kwargs))
+
+    def deep_path(self, name: str) -> Expr:
+        """Return how the stage reaches any name, through its classes."""
+        return deep_path(self.classes, self.definition, name[len(self.definition.prefix) :])
+
+
+def deep_path(classes: Classes, definition: Definition, rel: str) -> Expr:
+    """Return how a class reaches a name that may belong to a class inside it."""
+    expr: Expr = Text("self")
+    here: Branch | Member = definition.tree
+    for name in rel.split(".") if rel else ():
+        if isinstance(here, Branch):
+            expr = access(expr, here.kind, name)
+            below = here.children.get(name)
+        elif isinstance(here, Chain):
+            expr, below = Subscript(expr, (Text(name),)), None
+            items = {str(index): item for index, item in enumerate(here.items)}
+            below = items.get(name)
+        else:
+            expr, below = access(expr, "module", name), None
+        if isinstance(below, Child):
+            below = classes.definitions[below.fqn].tree
+        here = below if below is not None else Branch()
+    return expr
+
+
+def _needs_call(target: Expr) -> bool:
+    return isinstance(target, Invoke)
+
+
+def _container(kind: str, names: list[str], parts: list[Expr]) -> Expr:
+    owner = {
+        "list": "nn.ModuleList",
+        "dict": "nn.ModuleDict",
+        "parameter list": "nn.ParameterList",
+        "parameter dict": "nn.ParameterDict",
+    }.get(kind)
+    if owner is None:
+        raise CodegenError(f"no container of kind {kind!r}")
+    if kind.endswith("list"):
+        return call(owner, _list(parts))
+    return call(owner, _dict(names, parts))
+
+
+def _runs(parts: list[Expr], names: list[str] | None = None) -> Iterator[tuple[int, int]]:
+    """Yield ``(start, stop)`` of stretches of equal parts under consecutive names."""
+    start = 0
+    for at in range(1, len(parts) + 1):
+        follows = at < len(parts) and parts[at] == parts[start]
+        if follows and names is not None:
+            before, name = names[at - 1], names[at]
+            follows = before.isdigit() and name.isdigit() and int(name) == int(before) + 1
+        if not follows:
+            yield start, at
+            start = at
+
+
+def _list(parts: list[Expr]) -> Expr:
+    runs = list(_runs(parts))
+    if len(runs) == 1 and len(parts) > 1:
+        return Comprehension("list", parts[0], "_", _range(0, len(parts)))
+    items: list[Expr] = []
+    for start, stop in runs:
+        if stop - start < 2:
+            items.append(parts[start])
+        else:
+            repeat = Comprehension("bare", parts[start], "_", _range(0, stop - start))
+            items.append(Unary("*", Invoke(Text(""), (repeat,))))
+    return Display("list", tuple(items))
+
+
+def _dict(names: list[str], parts: list[Expr]) -> Expr:
+    runs = list(_runs(parts, names))
+    pairs: list[tuple[Expr | None, Expr]] = []
+    for start, stop in runs:
+        if stop - start < 2:
+            pairs.append((Text(quote(names[start])), parts[start]))
+            continue
+        key = call("str", Text("i"))
+        first = int(names[start])
+        spread = Comprehension("dict", parts[start], "i", _range(first, first + stop - start), key)
+        if len(runs) == 1:
+            return spread
+        pairs.append((None, spread))
+    return DictDisplay(tuple(pairs))
+
+
+def _range(start: int, stop: int) -> Expr:
+    bounds = (stop,) if start == 0 else (start, stop)
+    return call("range", *(Text(str(bound)) for bound in bounds))

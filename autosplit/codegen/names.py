@@ -1,0 +1,291 @@
+"""Names of local variables: those of the model's source, else what the operation is called.
+
+Each variable lives from the statement that sets it to the last that reads it; two variables
+share a name when their lives do not meet, as ``x = layer(x)`` does.
+"""
+
+from __future__ import annotations
+
+import builtins
+import keyword
+import re
+from dataclasses import dataclass, field
+
+from autosplit.codegen.expressions import Expr, Value, leaves
+from autosplit.codegen.operators import DEVICE, SYMBOL, TRAINING
+from autosplit.codegen.scopes import Loop, Scope, StageGraph, Statement
+
+_RESERVED = {"self", "torch", "nn", "F", "math", "l", "O", "I", "_"} | {
+    "abs",
+    "float",
+    "getattr",
+    "int",
+    "max",
+    "min",
+    "range",
+    "slice",
+    "str",
+    "sum",
+    "super",
+    "zip",
+}
+_END = 10**9
+
+_NOUNS = {
+    "getitem": "part",
+    "get": "value",
+    "iadd": "total",
+    "add": "total",
+    "sub": "difference",
+    "mul": "scaled",
+    "matmul": "product",
+    "cat": "joined",
+    "softmax": "weights",
+    "scaled_dot_product_attention": "attended",
+    "addmm": "projected",
+    "setitem": "updated",
+}
+
+
+@dataclass(eq=False)
+class _Variable:
+    """Values that share one name, and the stretch of statements it is alive."""
+
+    members: list[str]
+    start: int
+    end: int
+    name: str = ""
+
+    def touch(self, position: int) -> None:
+        self.end = max(self.end, position)
+
+
+@dataclass
+class _Lives:
+    """Variables of a scope by value."""
+
+    of: dict[str, _Variable] = field(default_factory=dict)
+    order: list[_Variable] = field(default_factory=list)
+
+    def define(self, value: str, position: int) -> None:
+        if value not in self.of:
+            self.of[value] = _Variable([value], position, position)
+            self.order.append(self.of[value])
+
+    def read(self, value: str, position: int) -> None:
+        if value in self.of:
+            self.of[value].touch(position)
+
+    def merge(self, into: str, value: str) -> None:
+        kept, gone = self.of[into], self.of.get(value)
+        if gone is kept:
+            return
+        if gone is None:
+            self.of[value] = kept
+            kept.members.append(value)
+            return
+        kept.start, kept.end = min(kept.start, gone.start), max(kept.end, gone.end)
+        for member in gone.members:
+            self.of[member] = kept
+        kept.members += gone.members
+        self.order.remove(gone)
+
+
+def usable(name: str) -> bool:
+    """Say whether a name of the model's source can be a variable."""
+    return (
+        name.isidentifier()
+        and name.isascii()
+        and not keyword.iskeyword(name)
+        and name not in _RESERVED
+        and not name.startswith("__")
+    )
+
+
+def assign(graph: StageGraph, scope: Scope, taken: set[str], *, source: bool) -> set[str]:
+    """Name the values of a scope.
+
+    Parameters
+    ----------
+    taken
+        Names no variable may have: helper functions and modules of the file.
+    source
+        Whether names of the model's source are used.
+
+    Returns
+    -------
+    set[str]
+        Values whose source name was still in use; written inside their reader they need none.
+        When it is not empty the scope is to be built again.
+    """
+    lives = _lives(scope)
+    occupied: dict[str, list[_Variable]] = {}
+    loop_names = {
+        name for name in (l_.variable for l_ in scope.body if isinstance(l_, Loop)) if name
+    }
+    crowded: set[str] = set()
+    for variable in sorted(lives.order, key=lambda each: each.start):
+        wishes = _wishes(graph, scope, variable, source=source)
+        free = [
+            name
+            for name in wishes
+            if name not in taken | loop_names and _free(occupied, name, variable)
+        ]
+        if wishes and (not free or free[0] != wishes[0]) and len(variable.members) == 1:
+            crowded.add(variable.members[0])
+        variable.name = (
+            free[0] if free else _numbered(graph, variable, occupied, taken | loop_names)
+        )
+        occupied.setdefault(variable.name, []).append(variable)
+    scope.variables = {value: variable.name for value, variable in lives.of.items()}
+    return crowded
+
+
+# ---------------------------------------------------------------- lives
+
+
+def _lives(scope: Scope) -> _Lives:
+    lives = _Lives()
+    for value in scope.inputs:
+        lives.define(value, -1)
+    for symbol, (value, _) in scope.sizes.items():
+        lives.define(SYMBOL + symbol, 0)
+        lives.read(value, 0)
+    position = 1
+    for part in scope.body:
+        if isinstance(part, Statement):
+            _live_statement(lives, scope, part, position, position)
+            position += 1
+        else:
+            position = _live_loop(lives, scope, part, position)
+    for value in scope.outputs:
+        lives.read(value, _END)
+    return lives
+
+
+def _live_statement(
+    lives: _Lives, scope: Scope, statement: Statement, position: int, until: int
+) -> None:
+    for value in _reads(scope, statement):
+        lives.read(value, until)
+    for value in statement.made():
+        lives.define(value, position)
+
+
+def _live_loop(lives: _Lives, scope: Scope, loop: Loop, start: int) -> int:
+    end = start + len(loop.body)
+    first = {value for statement in loop.body for value in statement.made()}
+    for initial in loop.carried.values():
+        lives.read(initial, start)
+    for offset, statement in enumerate(loop.body):
+        for value in _reads(scope, statement):
+            lives.read(value, start + offset if value in first else end)
+        for value in statement.made():
+            lives.define(value, start + offset)
+    for statements in loop.rounds[1:]:
+        for model, statement in zip(loop.body, statements, strict=True):
+            for value in _reads(scope, statement):
+                if value in lives.of and lives.of[value].start < start:
+                    lives.read(value, end)
+            for kept, made in zip(model.targets, statement.targets, strict=True):
+                if kept is not None and made is not None:
+                    lives.merge(kept, made)
+    copied = {target for target, _ in loop.copies}
+    for value, initial in loop.carried.items():
+        lives.read(value, end)
+        if value in copied:
+            lives.of[value].start = start
+        else:
+            lives.merge(initial, value)
+    return end + 1
+
+
+def _reads(scope: Scope, statement: Statement) -> list[str]:
+    parts: list[Expr] = [statement.expr]
+    if statement.place is not None:
+        parts.append(statement.place)
+    found = []
+    for leaf in (leaf for part in parts for leaf in leaves(part)):
+        if isinstance(leaf, Value):
+            found.append(leaf.name)
+            if leaf.name == DEVICE and scope.device_of is not None:
+                found.append(scope.device_of)
+    if any(device for device, _ in statement.ambient.autocast) and scope.device_of:
+        found.append(scope.device_of)
+    return found
+
+
+def _free(occupied: dict[str, list[_Variable]], name: str, variable: _Variable) -> bool:
+    return all(
+        (variable.start >= other.end and variable.start != other.start)
+        or other.start >= variable.end
+        for other in occupied.get(name, ())
+    )
+
+
+# ---------------------------------------------------------------- wishes
+
+
+def _wishes(graph: StageGraph, scope: Scope, variable: _Variable, *, source: bool) -> list[str]:
+    """Return names in order of preference."""
+    special = next((v for v in variable.members if v.startswith("$")), None)
+    if special is not None:
+        return [_special(special)]
+    found: list[str] = []
+    inputs = [value for value in variable.members if value in scope.inputs]
+    if scope.kind == "stage":
+        found += [v for v in inputs if (node := graph.source(v)) is not None and node.op == "input"]
+    if source:
+        arguments = set(scope.call.arg_names)
+        for value in variable.members:
+            names = graph.local_names(scope.call.index, value)
+            if value in inputs:
+                names = sorted(names, key=lambda name: name not in arguments)
+            found += names
+        if not found and inputs:
+            found += _outer_names(graph, inputs[0])
+    return [name for name in dict.fromkeys(found) if usable(name)]
+
+
+def _special(value: str) -> str:
+    if value == DEVICE:
+        return "device"
+    if value == TRAINING:
+        return "training"
+    return value.removeprefix(SYMBOL)
+
+
+def _outer_names(graph: StageGraph, value: str) -> list[str]:
+    """Return what other calls name a value that comes from outside."""
+    return [name for names in graph.names.values() for name in names.get(value, [])[:1]][:1]
+
+
+def _numbered(
+    graph: StageGraph, variable: _Variable, occupied: dict[str, list[_Variable]], taken: set[str]
+) -> str:
+    stem = _stem(graph, variable.members[0])
+    name, number = stem, 1
+    while name in taken or not _free(occupied, name, variable):
+        number += 1
+        name = f"{stem}_{number}"
+    return name
+
+
+def _stem(graph: StageGraph, value: str) -> str:
+    """Return a name from what the operation is called."""
+    node = graph.source(value)
+    if node is None:
+        return _special(value) if value.startswith("$") else "value"
+    parts = node.target.split(".")
+    word = parts[-1]
+    if node.op == "module" and word.isdigit():
+        word = parts[-2] if len(parts) > 1 else "x"
+    if node.op == "function":
+        word = parts[-2] if word in ("__get__", "__set__") else word.strip("_")
+        word = _NOUNS.get(word, word)
+    word = re.sub(r"\W", "_", word, flags=re.ASCII).strip("_").lower()
+    if not word or word[0].isdigit():
+        word = f"value_{word}".rstrip("_")
+    if keyword.iskeyword(word) or word in _RESERVED or hasattr(builtins, word):
+        word += "_"
+    return word

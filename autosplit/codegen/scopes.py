@@ -1,0 +1,258 @@
+"""The working data of one stage: its graph, and the scopes, statements and loops made of it.
+
+A *value* is the name of a node, or a quantity that is not a node: ``$device``, ``$training``
+and ``$symbol:NAME``. Scopes pass values to one another as arguments and results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+from autosplit.codegen.expressions import Expr
+from autosplit.program import PLAIN, Ambient, Call, Node, Program, TensorSpec
+from autosplit.stages.types import StageSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """A place where the emitted code differs from the recorded operations.
+
+    Parameters
+    ----------
+    kind
+        Name of the rule ("no-op", "causal mask", "flat").
+    where
+        Operation or module it was applied to.
+    why
+        Why the result is the same.
+    """
+
+    kind: str
+    where: str
+    why: str
+
+
+@dataclass
+class StageGraph:
+    """The operations of one stage, while passes rewrite them.
+
+    Parameters
+    ----------
+    nodes
+        Operations in running order, by name.
+    give
+        Values the stage returns; several entries may be one value after a rewrite.
+    names
+        Source names of values, by call and value.
+    """
+
+    program: Program
+    spec: StageSpec
+    nodes: dict[str, Node]
+    give: list[str]
+    names: dict[int, dict[str, list[str]]] = field(default_factory=dict)
+    rewrites: list[Rewrite] = field(default_factory=list)
+
+    def source(self, value: str) -> Node | None:
+        """Return the node behind a value; None for ``$`` quantities."""
+        return self.nodes.get(value) or self.program.node.get(value)
+
+    def tensor(self, value: str) -> TensorSpec | None:
+        """Return shape and dtype of a value, None when it is not a tensor."""
+        node = self.source(value)
+        return node.value if node is not None and isinstance(node.value, TensorSpec) else None
+
+    def state(self, value: str) -> str | None:
+        """Return the name of the parameter, buffer or constant behind a value."""
+        node = self.source(value)
+        return node.target if node is not None and node.op == "state" else None
+
+    def users(self) -> dict[str, list[str]]:
+        """Return the operations that read each value, in running order."""
+        found: dict[str, list[str]] = {}
+        for node in self.nodes.values():
+            for value in node.inputs():
+                found.setdefault(value, []).append(node.name)
+        return found
+
+    def local_names(self, call: int, value: str) -> list[str]:
+        """Return the source names of a value in one call."""
+        return self.names.get(call, {}).get(value, [])
+
+    def held_state(self, name: str, prefix: str = "") -> str | None:
+        """Return the name under ``prefix`` by which the stage holds a state."""
+        spec = self.program.state[name]
+        names = (name, spec.fqn, *spec.aliases)
+        return next((n for n in names if n in self.held and n.startswith(prefix)), None)
+
+    def held_module(self, name: str, prefix: str = "") -> str | None:
+        """Return the name under ``prefix`` by which the stage holds a module."""
+        spec = self.program.module[name]
+        for alias in (name, spec.fqn, *spec.aliases):
+            if alias.startswith(prefix) and self.held.issuperset(self.state_under(alias)):
+                return alias
+        return None
+
+    def state_under(self, module: str) -> Iterator[str]:
+        """Yield the names of all state of a module, under the name given."""
+        spec = self.program.module[module]
+        head = f"{module}." if module else ""
+        for name in spec.state:
+            yield head + name
+        for child in spec.children:
+            yield from self.state_under(head + child)
+
+    @cached_property
+    def held(self) -> frozenset[str]:
+        """Names under which the stage holds state."""
+        return frozenset(self.spec.state)
+
+    def effect(self, name: str) -> bool:
+        """Whether an operation does more than return a value."""
+        node = self.nodes[name]
+        if node.mutates or node.writes_state or node.random:
+            return True
+        if node.op != "module":
+            return False
+        spec = self.program.module[node.target]
+        return spec.inplace or spec.random or spec.training_state
+
+    def writes(self, name: str) -> bool:
+        """Whether an operation changes memory that others may read."""
+        node = self.nodes[name]
+        if node.mutates or node.writes_state:
+            return True
+        return node.op == "module" and self.program.module[node.target].inplace
+
+
+# ---------------------------------------------------------------- scopes
+
+
+@dataclass(eq=False)
+class Scope:
+    """What one call does inside this stage: the body of a method or function.
+
+    Parameters
+    ----------
+    kind
+        "stage", "module" (a class of its own), "sequence" (an ``nn.Sequential`` that its
+        constructor says all about) or "function" (a helper).
+    call
+        The call; of the root for a stage.
+    fqn
+        Name under which the stage holds the module ("" for a stage or function).
+    items
+        Operations and inner scopes, in running order.
+    part
+        "Head", "Middle" or "Tail" when the stage runs a part of the module.
+    inputs, outputs
+        Values taken and returned.
+    sizes
+        Symbol to ``(value, dimension)`` from which it is read.
+    device_of
+        Value whose device is the running one.
+    ambient
+        Global state in which the scope is called.
+    body
+        Statements and loops.
+    variables
+        Name of each value here.
+    """
+
+    kind: Literal["stage", "module", "sequence", "function"]
+    call: Call
+    fqn: str
+    items: list[str | Scope] = field(default_factory=list)
+    part: str = ""
+    inputs: list[str] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
+    sizes: dict[str, tuple[str, int]] = field(default_factory=dict)
+    device_of: str | None = None
+    ambient: Ambient = PLAIN
+    body: list[Statement | Loop] = field(default_factory=list)
+    variables: dict[str, str] = field(default_factory=dict)
+
+    def nodes(self) -> Iterator[str]:
+        """Yield the operations of the scope and those inside it, in running order."""
+        for item in self.items:
+            if isinstance(item, Scope):
+                yield from item.nodes()
+            else:
+                yield item
+
+    def scopes(self) -> Iterator[Scope]:
+        """Yield the scopes inside it, inner ones first."""
+        for item in self.items:
+            if isinstance(item, Scope):
+                yield from item.scopes()
+                yield item
+
+    @property
+    def prefix(self) -> str:
+        """What the names of the scope's own modules and state begin with."""
+        return f"{self.fqn}." if self.fqn else ""
+
+    @property
+    def owns_modules(self) -> bool:
+        """Whether ``self`` is at hand."""
+        return self.kind != "function"
+
+
+@dataclass(eq=False)
+class Statement:
+    """``targets = expr`` or ``place = expr``.
+
+    Parameters
+    ----------
+    targets
+        Values that get a name; None for an element nobody reads.
+    expr
+        Right-hand side.
+    item
+        The operation or scope it comes from.
+    place
+        Subscript or attribute that is assigned, instead of targets.
+    ambient
+        Global state it needs.
+    """
+
+    targets: tuple[str | None, ...]
+    expr: Expr
+    item: str | Scope
+    place: Expr | None = None
+    ambient: Ambient = PLAIN
+
+    def made(self) -> Iterator[str]:
+        """Yield the values it names."""
+        return (target for target in self.targets if target is not None)
+
+
+@dataclass(eq=False)
+class Loop:
+    """Statements repeated over modules.
+
+    Parameters
+    ----------
+    rounds
+        The statements of each round; those of the first are written.
+    lists
+        Container and first index of each list that is walked.
+    carried
+        Value of the first round to the value that takes its place before the loop.
+    variable
+        Name for the item, from the model's source.
+    """
+
+    rounds: list[list[Statement]]
+    lists: list[tuple[str, int]]
+    carried: dict[str, str]
+    variable: str | None = None
+    copies: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def body(self) -> list[Statement]:
+        """The statements that are written."""
+        return self.rounds[0]

@@ -1,0 +1,103 @@
+"""The text of a stage file: docstring, imports, helper functions, classes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from autosplit.codegen.bodies import Body
+from autosplit.codegen.classes import Classes, ClassGroup
+from autosplit.codegen.describe import describe_class, describe_helper, describe_stage, docstring
+from autosplit.codegen.helpers import Helper, Helpers
+from autosplit.codegen.layout import signature
+from autosplit.codegen.modules import Init
+from autosplit.codegen.scopes import Scope, StageGraph
+
+
+@dataclass
+class Source:
+    """Writes one stage file."""
+
+    graph: StageGraph
+    classes: Classes
+    helpers: Helpers
+
+    def text(self) -> str:
+        """Return the whole file."""
+        parts = [self._helper(helper) for helper in self.helpers.distinct]
+        parts += [self._class(group) for group in self.classes.groups]
+        code = "\n\n\n".join("\n".join(part) for part in parts)
+        head = docstring("", describe_stage(self.graph, self.classes))
+        return (
+            "\n".join(head)
+            + "\n\n"
+            + _imports(code, _foreign(self.graph, self.classes))
+            + "\n\n\n"
+            + code
+            + "\n"
+        )
+
+    def _helper(self, helper: Helper) -> list[str]:
+        scope = helper.scope
+        body = self._body(scope, None, 0, "    ")
+        parameters = [scope.variables[value] for value in scope.inputs]
+        return [
+            *signature("", helper.name, parameters),
+            *docstring("    ", describe_helper(self.graph, scope)),
+            *body.lines(),
+        ]
+
+    def _class(self, group: ClassGroup) -> list[str]:
+        definition = group.first
+        init = Init(self.graph, self.classes, group, self._class_name)
+        made = init.lines()
+        used: set[str] = set()
+        methods: list[str] = []
+        for number, (scope, first_slot) in enumerate(definition.bodies):
+            body = self._body(scope, group, first_slot, " " * 8)
+            name = "forward" if number == 0 else f"forward_{number + 1}"
+            parameters = ["self", *(scope.variables[value] for value in scope.inputs)]
+            methods += ["", *signature("    ", name, parameters), *body.lines()]
+            used |= body.uses
+        kept = [f"        self.{name} = {name}" for name in group.arguments if name in used]
+        base = "nn.ModuleDict" if definition.tree.kind == "dict" else "nn.Module"
+        lines = [
+            f"class {group.name}({base}):",
+            *docstring("    ", describe_class(self.graph, self.classes, group)),
+        ]
+        if made or kept:
+            parameters = ["self", *group.arguments]
+            head = signature("    ", "__init__", parameters)
+            lines += ["", *head, "        super().__init__()", *kept, *made]
+        return lines + methods
+
+    def _body(self, scope: Scope, owner: ClassGroup | None, first_slot: int, indent: str) -> Body:
+        return Body(
+            self.graph, scope, owner, first_slot, self.helpers.name, self.classes.method, indent
+        )
+
+    def _class_name(self, index: int) -> str:
+        return self.classes.groups[index].name
+
+
+def _imports(code: str, foreign: set[str]) -> str:
+    """Return the imports that the code needs, sorted as linters like them."""
+    bare = re.sub(r'"""[\s\S]*?"""|"(?:[^"\\\n]|\\.)*"', '""', code)
+    lines = {f"import {module}" for module in foreign}
+    if re.search(r"(?<![\w.])torch\.", bare):
+        lines.add("import torch")
+    if re.search(r"(?<![\w.])F\.", bare):
+        lines.add("import torch.nn.functional as F")
+    ordered = sorted(lines, key=lambda line: line.split()[1])
+    groups = ["\n".join([*ordered, "from torch import nn"])]
+    if re.search(r"(?<![\w.])math\.", bare):
+        groups.insert(0, "import math")
+    return "\n\n".join(groups)
+
+
+def _foreign(graph: StageGraph, classes: Classes) -> set[str]:
+    """Return the modules outside torch whose functions or layers the stage calls."""
+    paths = [node.target for node in graph.nodes.values() if node.op == "function"]
+    paths += [layer.spec.qualified for layer in classes.layers()]
+    owners = {path.rpartition(".")[0] for path in paths}
+    return {name for name in owners if name.split(".")[0] not in ("torch", "operator", "math", "")}
