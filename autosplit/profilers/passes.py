@@ -197,7 +197,8 @@ def accumulate(parameter: Tensor, gradient: Tensor | None) -> None:
     if gradient is None:
         return
     if parameter.grad is None:
-        parameter.grad = gradient.detach()
+        # Laid out like the parameter, as autograd asks for.
+        parameter.grad = torch.empty_like(parameter).copy_(gradient)
     else:
         parameter.grad.add_(gradient)
 
