@@ -7,6 +7,7 @@ without it: names and helper functions are then missing, nothing else.
 from __future__ import annotations
 
 import dis
+import inspect
 import os
 import sys
 import sysconfig
@@ -138,7 +139,7 @@ class FrameReader:
     def _entry(self, frame: FrameType, path: list[int]) -> int | None:
         """Return the call a frame stands for; None for code that is no call of its own."""
         code = frame.f_code
-        if code.co_name.startswith("<") or code.co_name == "__call__":
+        if code.co_name.startswith("<") or code.co_name == "__call__" or _forwards(code):
             return None
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         if code.co_name == "forward" and names:
@@ -218,6 +219,11 @@ def _stored(instruction: dis.Instruction) -> list[Name]:
 def _instructions(code: CodeType) -> tuple[list[dis.Instruction], dict[int, int]]:
     listing = [item for item in dis.get_instructions(code) if item.opname != "CACHE"]
     return listing, {item.offset: index for index, item in enumerate(listing)}
+
+
+def _forwards(code: CodeType) -> bool:
+    """Tell whether a function takes anything, as the wrappers of decorators do."""
+    return bool(code.co_flags & inspect.CO_VARARGS and code.co_flags & inspect.CO_VARKEYWORDS)
 
 
 def _is_name(name: str) -> bool:

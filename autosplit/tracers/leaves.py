@@ -43,11 +43,14 @@ def leaf_constructor(module: nn.Module) -> Constructor | None:
         return None
     if _has_hooks(module) or "forward" in vars(module):
         return None
-    try:
-        constructor, args, kwargs = _constructor(module)
-        return constructor if _same(module, _rebuilt(cls, args, kwargs)) else None
-    except NotRebuildable:
-        return None
+    for collapse in (True, False):
+        try:
+            constructor, args, kwargs = _constructor(module, collapse)
+            if _same(module, _rebuilt(cls, args, kwargs)):
+                return constructor
+        except NotRebuildable:
+            continue
+    return None
 
 
 def is_random(module: nn.Module) -> bool:
@@ -74,12 +77,16 @@ def _has_hooks(module: nn.Module) -> bool:
     )
 
 
-def _constructor(module: nn.Module) -> tuple[Constructor, tuple[Any, ...], dict[str, Any]]:
+def _constructor(
+    module: nn.Module, collapse: bool
+) -> tuple[Constructor, tuple[Any, ...], dict[str, Any]]:
     cls = type(module)
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
     for name, parameter in _parameters(cast(Any, cls)).items():
         value = _argument(module, name)
+        if collapse and isinstance(value, tuple) and len(value) > 1 and len(set(value)) == 1:
+            value = value[0]
         has_default = parameter.default is not inspect.Parameter.empty
         if value is _MISSING:
             if not has_default:

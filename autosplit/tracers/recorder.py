@@ -25,6 +25,7 @@ from autosplit.tracers.frames import (
     receivers,
     variable_of,
 )
+from autosplit.tracers.leaves import updates_state
 from autosplit.tracers.randomness import draws_random_numbers
 from autosplit.tracers.recording import CallRecord, Recording
 
@@ -163,7 +164,8 @@ class Recorder(TorchFunctionMode):
         self._mark_writes(
             node, [tensor for tensor, version in before if tensor._version != version]
         )
-        changed = [name for name, tensor, version in state if tensor._version != version]
+        silent = module.training and updates_state(module)
+        changed = [name for name, tensor, version in state if silent or tensor._version != version]
         node.meta["writes_state"] = [self.fake.first_name(name) for name in changed]
         return out
 
@@ -182,7 +184,7 @@ class Recorder(TorchFunctionMode):
         path, user = self._frames.path(caller, self._stack)
         self._note_locals(user)
         node = self._record("call_function", func, args, kwargs, out, path, caller)
-        self._mark_writes(node, written)
+        self._mark_writes(node, [*written, *_silently_written(func, args, kwargs)])
         self._note_receivers(user, out)
 
     def _record(
@@ -196,7 +198,13 @@ class Recorder(TorchFunctionMode):
         caller: FrameType,
     ) -> fx.Node:
         graph = self.recording.graph
-        node = graph.create_node(op, target, self._arguments(args), self._arguments(kwargs))
+        node = graph.create_node(
+            op,
+            target,
+            self._arguments(args),
+            self._arguments(kwargs),
+            name=_plain_name(target) if op == "call_function" else None,
+        )
         at = place(caller)
         node.meta.update(
             value=out,
@@ -322,6 +330,27 @@ def _chain(node: fx.Node) -> list[fx.Node]:
     while found[-1].op == "call_function" and found[-1].target is operator.getitem:
         found.append(found[-1].args[0])  # type: ignore[arg-type]
     return found
+
+
+def _plain_name(func: Any) -> str:
+    """Return a name for the result of a call: ``__getitem__`` gives ``getitem``."""
+    owner = getattr(func, "__self__", None)
+    name = owner.__name__ if func.__name__ == "__get__" and owner is not None else func.__name__
+    return str(name).strip("_") or "value"
+
+
+def _silently_written(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[torch.Tensor]:
+    """Return the statistics that a normalisation updates without raising their version."""
+    name = getattr(func, "__name__", "")
+    if name not in ("batch_norm", "instance_norm"):
+        return []
+    flag = "training" if name == "batch_norm" else "use_input_stats"
+    if not kwargs.get(flag, args[5] if len(args) > 5 else name == "instance_norm"):
+        return []
+    given = [kwargs.get("running_mean", args[1:2]), kwargs.get("running_var", args[2:3])]
+    return [leaf for leaf in pytree.tree_leaves(given) if isinstance(leaf, torch.Tensor)]
 
 
 def _versions(value: Any) -> list[tuple[torch.Tensor, int]]:

@@ -43,7 +43,7 @@ def _module_spec(
         tuple(
             (name, value)
             for name, value in sorted(vars(module).items())
-            if name[0] != "_" and name != "training" and type(value) in (int, float, bool, str)
+            if name[0] != "_" and name != "training" and _is_setting(value)
         ),
         aliases,
         inplace=leaf and getattr(module, "inplace", False) is True,
@@ -51,6 +51,11 @@ def _module_spec(
         training_state=leaf and updates_state(module),
         training=module.training,
     )
+
+
+def _is_setting(value: object) -> bool:
+    """Tell whether an attribute is a plain setting; paths differ between machines."""
+    return type(value) in (int, float, bool) or (type(value) is str and "/" not in value)
 
 
 def state_specs(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import re
 import traceback
 from collections.abc import Iterator, Mapping
@@ -50,13 +51,44 @@ def trace_symbolic(loaded: LoadedModel) -> Trace:
     symbols = dict(loaded.symbols)
     warnings: list[str] = []
     while True:
-        recorded = record(loaded, symbols, _hints(loaded, symbols))
-        fixed = recorded.env.fixed()
+        recorded, fixed = _record_free(loaded, symbols)
         if not fixed:
             return _finish(loaded, recorded, symbols, tuple(warnings))
         for name in fixed:
             warnings.append(f"size {name!r} is fixed: the forward compares or unrolls it")
         symbols = {key: name for key, name in symbols.items() if name not in fixed}
+
+
+def _record_free(
+    loaded: LoadedModel, symbols: Mapping[tuple[int, int], str]
+) -> tuple[Recorded, tuple[str, ...]]:
+    """Record, and return which sizes the forward pins down even at a size unlike any other.
+
+    A size that happens to equal a width of the model looks pinned although it is not.
+    """
+    hints = _hints(loaded, symbols)
+    recorded = record(loaded, symbols, hints)
+    fixed = recorded.env.fixed()
+    if not fixed:
+        return recorded, ()
+    for name in fixed:
+        hints[name] = _unlike(hints[name], {*hints.values(), *_widths(loaded.model)})
+    try:
+        again = record(loaded, symbols, hints)
+    except TraceError:
+        return recorded, fixed
+    return again, again.env.fixed()
+
+
+def _unlike(size: int, taken: set[int]) -> int:
+    """Return the prime nearest below ``size``, or else above it, that is not taken."""
+    below, above = range(size - 1, 4, -1), itertools.count(max(size, 5))
+    primes = (n for n in itertools.chain(below, above) if all(n % d for d in range(2, n)))
+    return next(n for n in primes if n not in taken)
+
+
+def _widths(model: nn.Module) -> set[int]:
+    return {size for parameter in model.parameters() for size in parameter.shape}
 
 
 @TRACERS.register("torch_level_static")
