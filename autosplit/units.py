@@ -125,7 +125,7 @@ def format_rate(bytes_per_s: float) -> str:
 def format_share(share: float) -> str:
     """Return a share of one as a percentage: ``"61 %"``, ``"0.4 %"``."""
     percent = 100 * share
-    return f"{percent:.1f} %" if 0 < abs(percent) < 9.95 else f"{percent:.0f} %"
+    return f"{percent:.1f} %" if 0.005 < abs(percent) < 9.95 else f"{percent:.0f} %"
 
 
 def _three(value: float) -> str:

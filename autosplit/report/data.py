@@ -33,8 +33,11 @@ def profile_data(profile: Profile) -> dict[str, Any]:
         "layers": [
             {
                 "name": layer.name,
+                "structure": layer.structure,
                 "forward_s": layer.forward.median_s,
+                "forward_spread_s": layer.forward.spread_s,
                 "backward_s": layer.backward.median_s,
+                "backward_spread_s": layer.backward.spread_s,
                 "workspace_bytes": layer.workspace_bytes,
                 "flops": layer.flops,
             }

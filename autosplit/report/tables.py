@@ -78,15 +78,15 @@ def profile_tables(profile: Profile, top: int = _TOP) -> list[RenderableType]:
 
 def _profile_facts(profile: Profile) -> list[tuple[str, RenderableType]]:
     device = profile.device
-    threads = f", {device.threads} thread{'s' if device.threads > 1 else ''}"
-    where = device.name + (threads if device.kind == "cpu" else "")
+    where = device.name
+    if device.kind == "cpu":
+        where += f", {_count(device.threads, 'thread')}"
     state: dict[str, int] = defaultdict(int)
     for item in profile.states:
         state[item.kind] += item.nbytes
     pairs: list[tuple[str, RenderableType]] = [
         ("model", Text(model_name(profile.model))),
         ("device", Text(f"{where}, torch {device.torch_version}")),
-        ("layers", f"{len(profile.layers)} ({_structures(profile)} different)"),
         ("parameters", format_bytes(state["parameter"])),
     ]
     if state["buffer"]:
@@ -104,10 +104,6 @@ def model_name(model: ModelRef) -> str:
     return f"{name}, batch size {model.batch_size}" if model.batch_size else name
 
 
-def _structures(profile: Profile) -> int:
-    return len({layer.structure for layer in profile.layers})
-
-
 def _step_text(profile: Profile) -> str:
     forward = sum(layer.forward.median_s for layer in profile.layers)
     text = format_seconds(forward) + " forward"
@@ -119,29 +115,43 @@ def _step_text(profile: Profile) -> str:
 
 
 def _slowest(profile: Profile, top: int) -> Table:
-    layers = sorted(profile.layers, key=layer_s, reverse=True)[:top]
+    """Return the layers that take most, those alike on one line."""
+    groups: dict[str, list[LayerProfile]] = defaultdict(list)
+    for layer in profile.layers:
+        groups[layer.structure].append(layer)
+    kinds = sorted(groups.values(), key=_group_s, reverse=True)
     total = total_s(profile) or 1.0
-    largest = layer_s(layers[0]) or 1.0
-    table = grid(f"Slowest {len(layers)} of {len(profile.layers)} layers")
+    largest = _group_s(kinds[0]) or 1.0
+    title = f"Most time, of {_count(len(profile.layers), 'layer')}, {len(kinds)} different"
+    table = grid(title)
     table.add_column("layer", overflow="fold")
+    table.add_column("", justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
-    for heading in ("share", "forward", "backward", "±", "weights", "saved"):
+    for heading in ("share", "forward", "backward", "weights", "saved"):
         table.add_column(heading, justify="right", no_wrap=True)
     sizes = {storage.index: storage.nbytes for storage in profile.storages}
     weights = _weights(profile)
-    for layer in layers:
-        seconds = layer_s(layer)
+    for alike in kinds[:top]:
+        layer, seconds = alike[0], _group_s(alike)
         table.add_row(
             Text(layer.name),
-            bar(seconds / largest, 6),
+            f"× {len(alike)}" if len(alike) > 1 else "",
+            bar(seconds / largest, 5),
             Text(format_share(seconds / total), style=heat(seconds / largest)),
             format_seconds(layer.forward.median_s),
             format_seconds(layer.backward.median_s),
-            _spread(layer),
             format_bytes(weights[layer.name]),
             format_bytes(sum(sizes[index] for index in layer.saved)),
         )
     return table
+
+
+def _group_s(layers: list[LayerProfile]) -> float:
+    return sum(layer_s(layer) for layer in layers)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _weights(profile: Profile) -> dict[str, int]:
@@ -150,12 +160,6 @@ def _weights(profile: Profile) -> dict[str, int]:
         for layer in state.layers:
             weights[layer] += state.nbytes
     return weights
-
-
-def _spread(layer: LayerProfile) -> str:
-    seconds = layer_s(layer)
-    spread = layer.forward.spread_s + layer.backward.spread_s
-    return format_share(spread / seconds) if seconds else "-"
 
 
 # ---------------------------------------------------------------- plan
@@ -183,7 +187,7 @@ def _plan_facts(plan: Plan) -> list[tuple[str, RenderableType]]:
         link += ", beside compute"
     return [
         ("model", Text(model_name(plan.model))),
-        ("pipeline", f"{len(plan.stages)} stages, {request.schedule}"),
+        ("pipeline", f"{_count(len(plan.stages), 'stage')}, {request.schedule}"),
         ("micro-batches", f"{request.microbatches} a step"),
         ("links", link),
         (

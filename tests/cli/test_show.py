@@ -16,7 +16,11 @@ def test_a_profile_is_shown_as_tree_and_table(run, profile_file):
 
 
 def test_top_limits_the_table(run, profile_file):
-    assert "Slowest 3 of 8 layers" in run("show", profile_file, "--top", "3").stdout
+    shown = run("show", profile_file, "--top", "2").stdout
+    table = shown.split("Most time, of 8 layers, 4 different")[1]
+    assert "head" in table
+    assert "h.0.mlp  × 3" in table
+    assert "h.0.attn" not in table
 
 
 def test_a_plan_is_shown_with_its_bottleneck(run, plan_file):
