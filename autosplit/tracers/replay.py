@@ -110,10 +110,10 @@ class _Writer:
         inputs = self._inputs(inside)
         for name in (*inputs, *(node.name for node in self.nodes)):
             self.variables[name] = f"v{len(self.variables)}"
-        body = self._body()
-        inputs, sizes = self._sizes(inputs)
         written = self._written(inputs)
         outputs = self._outputs(inside, written)
+        body = self._body(inside.difference(outputs))
+        inputs, sizes = self._sizes(inputs)
         parameters = ", ".join(self.variables[name] for name in inputs)
         results = "".join(f"{self.variables[name]}, " for name in outputs)
         lines = [f"def run({parameters}):", *sizes, *body, f"    return ({results})"]
@@ -166,7 +166,12 @@ class _Writer:
 
     # ------------------------------------------------------------ statements
 
-    def _body(self) -> list[str]:
+    def _body(self, passing: set[str]) -> list[str]:
+        """Return the statements; variables of ``passing`` values end with their last use.
+
+        Without that their memory would live to the end of the function.
+        """
+        last_use = {name: node.name for node in self.nodes for name in (node.name, *node.inputs())}
         lines: list[str] = []
         current = PLAIN
         for node in self.nodes:
@@ -176,6 +181,13 @@ class _Writer:
                     lines.append(f"    with {', '.join(_contexts(current))}:")
             indent = "    " if current == PLAIN else "        "
             lines.append(f"{indent}{self.variables[node.name]} = {self._call(node)}")
+            over = [
+                self.variables[name]
+                for name in (*node.inputs(), node.name)
+                if name in passing and last_use[name] == node.name
+            ]
+            if over:
+                lines.append(f"{indent}del {', '.join(over)}")
         return lines
 
     def _call(self, node: Node) -> str:
