@@ -1,3 +1,33 @@
-"""autosplit: a PyTorch model in, a verified pipeline out."""
+"""autosplit: a PyTorch model in, a verified pipeline out.
+
+Each command of the command line has a function of the same name and meaning here::
+
+    import autosplit
+
+    measured = autosplit.profile("model.py:build")
+    found = autosplit.plan(measured, autosplit.PlanRequest(stages=4, microbatches=16))
+    autosplit.export(found, "pipeline")
+    autosplit.verify("pipeline").raise_if_failed()
+"""
+
+from autosplit.errors import AutosplitError
+from autosplit.types import ModelRef, Plan, PlanRequest, Profile, VerificationReport
+from autosplit.workflow import export, plan, profile, read, save, verify
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "AutosplitError",
+    "ModelRef",
+    "Plan",
+    "PlanRequest",
+    "Profile",
+    "VerificationReport",
+    "__version__",
+    "export",
+    "plan",
+    "profile",
+    "read",
+    "save",
+    "verify",
+]
