@@ -85,6 +85,8 @@ def load_model(ref: ModelRef) -> LoadedModel:
         )
     if ref.dtype is not None:
         _cast(loaded, ref.dtype)
+    if ref.inference:
+        loaded.model.eval()
     loaded.symbols = shapes.free_sizes(loaded.args, loaded.kwargs, loaded.batch_dims)
     return loaded
 

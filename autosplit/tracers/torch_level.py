@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import nn
+from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from autosplit.errors import AutosplitError, TraceError
@@ -125,7 +126,9 @@ def record(
     args, kwargs = _fake_inputs(loaded, recorder, mode, env, symbols)
     with fake.in_place(), _watching(recorder):
         try:
-            with torch.random.fork_rng(devices=[]), recorder, mode:
+            # Without the Python dispatcher, composite kernels (pad, interpolate, LSTM) ask for
+            # sizes as numbers and so pin them.
+            with torch.random.fork_rng(devices=[]), enable_python_dispatcher(), recorder, mode:
                 recording.output = loaded.model(*args, **kwargs)
             results = [recorder.node_of(value) for _, value in walk(recording.output)]
         except AutosplitError:
