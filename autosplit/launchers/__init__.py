@@ -1,1 +1,8 @@
-"""Launchers: how an export is started. One file each."""
+"""Ways to start an export. A new one is a file here and its line below."""
+
+from autosplit.launchers.base import LAUNCHERS, Launch, Launcher
+from autosplit.launchers.torchrun import Torchrun
+
+LAUNCHERS.register("torchrun")(Torchrun())
+
+__all__ = ["LAUNCHERS", "Launch", "Launcher", "Torchrun"]

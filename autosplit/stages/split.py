@@ -70,6 +70,7 @@ def _routing(placement: Placement, flow: Flow, holdings: Holdings) -> Routing:
         unused=holdings.unused,
         buffers=holdings.buffers,
         symbols=tuple((symbol.name, symbol.example) for symbol in program.symbols),
+        state=holdings.names,
     )
 
 

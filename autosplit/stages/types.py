@@ -104,6 +104,8 @@ class Routing:
         Names of non-persistent buffers and captured constants per stage.
     symbols
         ``(name, value while tracing)``.
+    state
+        State of each stage, as in ``StageSpec``.
     """
 
     stages: tuple[StageRoute, ...]
@@ -118,3 +120,4 @@ class Routing:
     unused: tuple[str, ...] = ()
     buffers: tuple[tuple[str, ...], ...] = ()
     symbols: tuple[tuple[str, int], ...] = ()
+    state: tuple[tuple[str, ...], ...] = ()

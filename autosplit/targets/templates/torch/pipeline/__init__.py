@@ -1,9 +1,10 @@
 """Runs the stages of this folder as a pipeline on ``torch.distributed.pipelining`` schedules."""
 
-from .batches import Microbatch, split_batch
+from .batches import Microbatch, mean_loss, split_batch
 from .errors import PipelineError
 from .merge import merge_outputs
 from .processes import Processes, start
+from .results import save_checkpoint, save_dump
 from .routing import Routing, read_routing
 from .runner import Pipeline
 from .schedules import SCHEDULES
@@ -17,8 +18,11 @@ __all__ = [
     "Processes",
     "Routing",
     "load_stage",
+    "mean_loss",
     "merge_outputs",
     "read_routing",
+    "save_checkpoint",
+    "save_dump",
     "split_batch",
     "stage_tensors",
     "start",

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from .errors import PipelineError
-from .routing import Routing
+from .routing import Routing, Value
 from .tree import flatten
 
 
@@ -38,7 +38,12 @@ class Microbatch:
 
 
 def split_batch(
-    routing: Routing, inputs: Any, targets: Sequence[Any] = (), microbatches: int = 1
+    routing: Routing,
+    inputs: Any,
+    targets: Sequence[Any] = (),
+    microbatches: int = 1,
+    *,
+    size: int | None = None,
 ) -> tuple[Microbatch, ...]:
     """Divide a batch into micro-batches; the last may be smaller, none is lost.
 
@@ -52,6 +57,8 @@ def split_batch(
         every micro-batch sees whole.
     microbatches
         How many micro-batches; a batch with fewer rows gives one per row.
+    size
+        Rows of a micro-batch, instead of ``microbatches``.
 
     Raises
     ------
@@ -59,8 +66,10 @@ def split_batch(
         If the inputs are not of the structure, shapes and dtypes the stages were made for.
     """
     tensors = flatten(routing.input_tree, _arguments(inputs))
+    for name, tensor in tensors.items():
+        _check_kind(name, tensor, routing.values[name])
     rows = _rows(routing, tensors)
-    size = -(-rows // microbatches)
+    size = size or -(-rows // microbatches)
     parts = {name: _divide(t, routing.values[name].batch_dim, size) for name, t in tensors.items()}
     target_parts = [_divide_target(target, rows, size) for target in targets]
     found = []
@@ -70,9 +79,16 @@ def split_batch(
             targets=tuple(_pick(pieces, number) for pieces in target_parts),
             rows=min(size, rows - number * size),
         )
-        _check_shapes(routing, part)
+        _check_sizes(routing, part)
         found.append(part)
     return tuple(found)
+
+
+def mean_loss(losses: Sequence[Tensor], microbatches: Sequence[Microbatch]) -> float:
+    """Return the mean of the micro-batches' losses, weighted by rows as in training."""
+    rows = [part.rows for part in microbatches]
+    pairs = zip(losses, rows, strict=True)
+    return sum(float(loss) * count for loss, count in pairs) / sum(rows)
 
 
 def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -94,7 +110,7 @@ def _rows(routing: Routing, tensors: Mapping[str, Tensor]) -> int:
     found: dict[str, int] = {}
     for name, tensor in tensors.items():
         dim = routing.values[name].batch_dim
-        if dim is not None and dim < tensor.dim():
+        if dim is not None:
             found[name] = tensor.shape[dim]
     if len(set(found.values())) > 1:
         counts = ", ".join(f"{name} has {rows}" for name, rows in found.items())
@@ -129,33 +145,36 @@ def _pick(pieces: Any, number: int) -> Any:
     return pieces[number] if isinstance(pieces, tuple) else pieces
 
 
-def _check_shapes(routing: Routing, microbatch: Microbatch) -> None:
-    """Refuse what the stages would compute wrongly or fail on later."""
+def _check_kind(name: str, tensor: Tensor, value: Value) -> None:
+    if tensor.dtype != value.dtype:
+        raise PipelineError(f"input {name!r} is {tensor.dtype}, not {value.dtype}")
+    if tensor.dim() != len(value.shape):
+        raise PipelineError(
+            f"input {name!r} has shape {tuple(tensor.shape)}; it needs "
+            f"{len(value.shape)} dimensions"
+        )
+
+
+def _check_sizes(routing: Routing, microbatch: Microbatch) -> None:
+    """Refuse sizes with which the stages would fail later, or compute something else."""
     sizes: dict[str, int] = {}
     for name, tensor in microbatch.inputs.items():
         value = routing.values[name]
-        if tensor.dtype != value.dtype:
-            raise PipelineError(f"input {name!r} is {tensor.dtype}, not {value.dtype}")
-        if tensor.dim() != len(value.shape):
-            raise PipelineError(
-                f"input {name!r} has shape {tuple(tensor.shape)}; it needs "
-                f"{len(value.shape)} dimensions"
-            )
         for dim, (actual, expected) in enumerate(zip(tensor.shape, value.shape, strict=True)):
-            known = sizes.setdefault(expected, actual) if isinstance(expected, str) else expected
-            if actual != known and not _is_formula(expected):
+            if isinstance(expected, int):
+                wanted, why = expected, _why_fixed(value, dim)
+            elif expected.isidentifier():
+                wanted, why = sizes.setdefault(expected, actual), f"as another input ({expected})"
+            else:
+                continue
+            if actual != wanted:
                 raise PipelineError(
-                    f"input {name!r} has {actual} in dimension {dim} of a micro-batch, and the "
-                    f"stages need {known}"
-                    + (f" ({expected})" if isinstance(expected, str) else _fixed_hint(value, dim))
+                    f"input {name!r} has {actual} in dimension {dim} of a micro-batch; the stages "
+                    f"need {wanted}, {why}"
                 )
 
 
-def _is_formula(size: int | str) -> bool:
-    return isinstance(size, str) and not size.isidentifier()
-
-
-def _fixed_hint(value: Any, dim: int) -> str:
-    if dim != value.batch_dim:
-        return ": export the model again for the other size"
-    return ": this model was traced for one number of rows; use a batch size it divides"
+def _why_fixed(value: Value, dim: int) -> str:
+    if dim == value.batch_dim:
+        return "the one number of rows for which they were traced"
+    return "the size for which they were traced: export the model again for another"

@@ -89,6 +89,11 @@ class Pipeline:
         found = (p for stage in self.stages.values() for p in stage.parameters())
         return [p for p in dict.fromkeys(found) if p.requires_grad]
 
+    def zero_grad(self) -> None:
+        """Drop the gradients of this rank."""
+        for stage in self.stages.values():
+            stage.zero_grad(set_to_none=True)
+
     def step(self, microbatches: Sequence[Microbatch]) -> list[Tensor]:
         """Run forward and backward; add to ``grad`` of the parameters.
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from .errors import PipelineError
@@ -37,6 +38,19 @@ def load_stage(stage: nn.Module, index: int, folder: str | Path) -> None:
     buffers = dict(_hidden_buffers(stage))
     if buffers:
         fill(buffers, place / f"buffers_{index}.safetensors")
+
+
+def save_stage(stage: nn.Module, index: int, folder: str | Path) -> None:
+    """Write what ``load_stage`` reads."""
+    place = Path(folder)
+    save_file(_dense(stage_tensors(stage)), place / f"stage_{index}.safetensors")
+    buffers = dict(_hidden_buffers(stage))
+    if buffers:
+        save_file(_dense(buffers), place / f"buffers_{index}.safetensors")
+
+
+def _dense(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.contiguous() for name, tensor in tensors.items()}
 
 
 def fill(tensors: dict[str, Tensor], path: Path) -> None:

@@ -1,0 +1,37 @@
+"""What a launcher is: a way to start the processes of an export."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from autosplit.checks import require_finite
+from autosplit.registry import Registry
+from autosplit.types import Artifact
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What is to be started.
+
+    Parameters
+    ----------
+    ranks
+        Number of processes.
+    """
+
+    ranks: int
+
+    def __post_init__(self) -> None:
+        require_finite(self, "ranks", minimum=1)
+
+
+class Launcher(Protocol):
+    """Writes the files that start an export in one kind of place."""
+
+    def emit(self, launch: Launch) -> tuple[Artifact, ...]:
+        """Return the files, for the top of the export folder."""
+        ...
+
+
+LAUNCHERS: Registry[Launcher] = Registry("launcher")

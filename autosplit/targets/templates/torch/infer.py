@@ -1,0 +1,110 @@
+"""Run the pipeline forward over a set of rows, in order, and write what the model returns."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import data
+import torch
+import torch.distributed as dist
+from pipeline import (
+    Microbatch,
+    Pipeline,
+    PipelineError,
+    Processes,
+    Routing,
+    load_stage,
+    merge_outputs,
+    read_routing,
+    split_batch,
+    start,
+)
+from pipeline.options import add_run_options, positive, rows_of, run_main
+from pipeline.source import read_inputs
+from safetensors.torch import save_file
+from stages import STAGES
+
+HERE = Path(__file__).parent
+
+
+def parse(routing: Routing) -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_run_options(parser, routing)
+    parser.add_argument(
+        "--inputs",
+        type=Path,
+        metavar="FILE",
+        help="safetensors with one tensor per input of the model, of any number of rows: "
+        f"{', '.join(routing.inputs)} (default: batches of data.py)",
+    )
+    parser.add_argument(
+        "--steps",
+        type=positive,
+        default=1,
+        help="batches of data.py, where no file is given (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="write the outputs as safetensors"
+    )
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Infer."""
+    routing = read_routing(HERE / "routing.json")
+    options = parse(routing)
+    with start(
+        routing, device=options.device, threads=options.threads, timeout_s=options.timeout
+    ) as processes:
+        infer(routing, options, processes)
+
+
+def infer(routing: Routing, options: argparse.Namespace, processes: Processes) -> None:
+    """Run inference on one rank."""
+    stages = {index: STAGES[index]().to(processes.device) for index in processes.stages}
+    for index, stage in stages.items():
+        load_stage(stage, index, options.weights)
+    pipeline = Pipeline(routing, stages, STAGES, device=processes.device, schedule=options.schedule)
+    pipeline.train(False)
+    begin = time.perf_counter()
+    outputs: list[dict[str, torch.Tensor]] = []
+    rows = 0
+    for microbatches in steps(routing, options):
+        outputs += pipeline.infer(microbatches)
+        rows += sum(part.rows for part in microbatches)
+    seconds = time.perf_counter() - begin
+    if pipeline.has_last:
+        merged = merge_outputs(routing, outputs)
+        for name, tensor in merged.items():
+            print(f"{name}: {tuple(tensor.shape)} {tensor.dtype}")
+        print(f"{rows} rows in {seconds:.3f} s: {rows / seconds:.1f} rows/s", flush=True)
+        if options.output:
+            dense = {name: tensor.cpu().contiguous() for name, tensor in merged.items()}
+            save_file(dense, options.output)
+    dist.barrier()
+
+
+def steps(routing: Routing, options: argparse.Namespace) -> Iterator[tuple[Microbatch, ...]]:
+    """Yield the micro-batches of one run of the pipeline after the other."""
+    rows = rows_of(options, routing)
+    if options.inputs is None:
+        batches: Iterator[Any] = iter(data.batches(rows))
+        for _ in range(options.steps):
+            inputs, _ = next(batches)
+            yield split_batch(routing, inputs, (), options.microbatches)
+        return
+    if rows % options.microbatches:
+        raise PipelineError(f"{rows} rows do not divide into {options.microbatches} micro-batches")
+    size = rows // options.microbatches
+    parts = split_batch(routing, read_inputs(routing, options.inputs), (), size=size)
+    for first in range(0, len(parts), options.microbatches):
+        yield parts[first : first + options.microbatches]
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,85 @@
+"""Options that training and inference share."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from .errors import PipelineError
+from .routing import Routing
+from .schedules import SCHEDULES
+
+
+def positive(text: str) -> int:
+    """Parse a whole number above zero."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not above zero")
+    return value
+
+
+def add_run_options(parser: argparse.ArgumentParser, routing: Routing) -> None:
+    """Add the options that say how the pipeline runs; the plan gives their defaults."""
+    run = routing.run
+    parser.add_argument(
+        "--batch-size",
+        type=positive,
+        metavar="ROWS",
+        help="rows of one step (default: as many micro-batches as the plan has, "
+        f"of {run.microbatch_size} rows)",
+    )
+    parser.add_argument(
+        "--microbatches",
+        type=positive,
+        default=run.microbatches,
+        metavar="M",
+        help="micro-batches of one step (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--schedule",
+        choices=tuple(SCHEDULES),
+        default=run.schedule,
+        help="order of work (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--weights",
+        type=Path,
+        default=Path(__file__).parents[1] / "weights",
+        metavar="DIR",
+        help="folder of the weights to start from (default: those of the export)",
+    )
+    parser.add_argument(
+        "--device",
+        choices=("auto", "cpu", "cuda"),
+        default="auto",
+        help="auto: a CUDA device for every process where there is one (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--threads",
+        type=positive,
+        metavar="N",
+        help="CPU threads of each process (default: OMP_NUM_THREADS)",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=300.0,
+        metavar="SECONDS",
+        help="how long a process waits for another (default: %(default)s)",
+    )
+
+
+def rows_of(options: argparse.Namespace, routing: Routing) -> int:
+    """Return the rows of one step."""
+    return int(options.batch_size or options.microbatches * routing.run.microbatch_size)
+
+
+def run_main(main: Callable[[], None]) -> None:
+    """Call ``main``; say what a person can put right in one line, without a traceback."""
+    try:
+        main()
+    except PipelineError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(1) from None

@@ -1,0 +1,193 @@
+"""An export that runs on torch and safetensors alone, over ``torch.distributed.pipelining``."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import json
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from string import Template
+
+from autosplit.codegen import StageSource
+from autosplit.errors import AutosplitError
+from autosplit.launchers import LAUNCHERS, Launch
+from autosplit.program import Program, TensorSpec
+from autosplit.serialize import dumps, read_text, to_data
+from autosplit.stages import Routing
+from autosplit.types import Artifact, Plan
+
+_VERSION = [1, 0]
+_SCHEDULES = ("gpipe", "1f1b")
+_COPIED = ("train.py", "infer.py", "checkpoint.py", "pipeline/*.py")
+_TEMPLATES = Path(__file__).parent / "templates" / "torch"
+
+
+class TorchTarget:
+    """The target "torch"."""
+
+    def emit(
+        self,
+        plan: Plan,
+        program: Program,
+        routing: Routing,
+        sources: tuple[StageSource, ...],
+    ) -> tuple[Artifact, ...]:
+        """Return all text files of the export; see ``Target.emit``.
+
+        Raises
+        ------
+        AutosplitError
+            If the plan's schedule is one that this runtime does not run.
+        """
+        _check(plan)
+        launch = Launch(ranks=len(plan.stages))
+        found = [
+            *_copied(),
+            *(Artifact(f"stages/stage_{each.index}.py", each.text) for each in sources),
+            Artifact("stages/__init__.py", _stages_module(len(sources))),
+            Artifact("data.py", _data_module(plan)),
+            Artifact("README.md", _readme(plan)),
+            Artifact("routing.json", _routing_json(plan, program, routing)),
+            Artifact("plan.json", dumps(plan)),
+            Artifact("report.json", _report_json(sources)),
+            *LAUNCHERS["torchrun"].emit(launch),
+        ]
+        return tuple(sorted(found, key=lambda artifact: artifact.path))
+
+
+def _check(plan: Plan) -> None:
+    if plan.request.schedule not in _SCHEDULES:
+        raise AutosplitError(
+            f"target torch does not run schedule {plan.request.schedule!r}",
+            hint=f"plan with --schedule {' or '.join(_SCHEDULES)}",
+        )
+    ranks = [stage.rank for stage in plan.stages]
+    if ranks != list(range(len(ranks))):
+        raise AutosplitError(
+            "target torch runs stage K on rank K",
+            cause=f"the plan places its stages on ranks {', '.join(map(str, ranks))}",
+        )
+
+
+# ---------------------------------------------------------------- files copied as they are
+
+
+def _copied() -> Iterator[Artifact]:
+    for pattern in _COPIED:
+        for path in sorted(_TEMPLATES.glob(pattern)):
+            name = path.relative_to(_TEMPLATES).as_posix()
+            yield Artifact(name, path.read_text(encoding="utf-8"))
+
+
+def _template(name: str) -> Template:
+    return Template((_TEMPLATES / name).read_text(encoding="utf-8"))
+
+
+# ---------------------------------------------------------------- files made for this export
+
+
+def _stages_module(count: int) -> str:
+    numbers = range(count)
+    imports = "".join(f"from .stage_{k} import Stage{k}\n" for k in numbers)
+    names = ", ".join(f"Stage{k}" for k in numbers)
+    comma = "," if count == 1 else ""
+    listed = "".join(f'    "Stage{k}",\n' for k in numbers)
+    return (
+        f'"""The stages of the pipeline, in order."""\n\n{imports}\n'
+        f'__all__ = [\n    "STAGES",\n{listed}]\n\nSTAGES = ({names}{comma})\n'
+    )
+
+
+def _data_module(plan: Plan) -> str:
+    source = _source(plan.model.spec)
+    own = _defined_names(source)
+    batches = "batches" in own
+    loss = batches and "loss" in own
+    imports = ["load_source"] if batches else ["example_batches"]
+    imports += [] if loss else ["own_loss"]
+    setup = (
+        f"SOURCE = load_source({json.dumps(source)})"
+        if batches
+        else ('ROUTING = read_routing(HERE / "routing.json")')
+    )
+    return _template("data.py.template").substitute(
+        read="" if batches else "from pipeline import read_routing\n",
+        imports=", ".join(imports),
+        setup=setup,
+        batches="SOURCE.batches(batch_size)"
+        if batches
+        else 'example_batches(ROUTING, HERE / "weights", batch_size)',
+        loss="SOURCE.loss(output, *targets)" if loss else "own_loss(output)",
+    )
+
+
+def _source(spec: str) -> str:
+    """Return the file or module of a spec, "" for one without source."""
+    return "" if spec.startswith("hf:") else spec.rpartition(":")[0]
+
+
+def _defined_names(source: str) -> frozenset[str]:
+    """Return the names at the top of the model's file, read without running it."""
+    path = _file_of(source)
+    if path is None:
+        return frozenset()
+    found: set[str] = set()
+    for node in ast.parse(read_text(path)).body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            found.add(node.name)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            found.update(alias.asname or alias.name for alias in node.names)
+        elif isinstance(node, ast.Assign):
+            found.update(target.id for target in node.targets if isinstance(target, ast.Name))
+    return frozenset(found)
+
+
+def _file_of(source: str) -> Path | None:
+    if source.endswith(".py"):
+        return Path(source) if Path(source).is_file() else None
+    found = find_spec(source) if source else None
+    return Path(found.origin) if found and found.origin else None
+
+
+def _routing_json(plan: Plan, program: Program, routing: Routing) -> str:
+    run = {
+        "ranks": [stage.rank for stage in plan.stages],
+        "schedule": plan.request.schedule,
+        "microbatches": plan.request.microbatches,
+        "microbatch_size": _microbatch_size(program),
+    }
+    data = {"schema": "autosplit.routing", "version": _VERSION, **to_data(routing), "run": run}
+    return json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _microbatch_size(program: Program) -> int:
+    """Return the rows of the example inputs."""
+    for spec in program.inputs:
+        value = program.node[spec.name].value
+        if spec.batch_dim is not None and isinstance(value, TensorSpec):
+            return program.evaluate(value.shape[spec.batch_dim])
+    return 1
+
+
+def _report_json(sources: tuple[StageSource, ...]) -> str:
+    stages = [
+        {"stage": each.index, "rewrites": [dataclasses.asdict(r) for r in each.rewrites]}
+        for each in sources
+    ]
+    data = {"schema": "autosplit.report", "version": _VERSION, "stages": stages}
+    return json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _readme(plan: Plan) -> str:
+    rows = "".join(
+        f"| {k} | {stage.layers[0]} … {stage.layers[-1]} | {len(stage.layers)} |\n"
+        for k, stage in enumerate(plan.stages)
+    )
+    return _template("README.md.template").substitute(
+        stages=len(plan.stages),
+        rows=rows.rstrip("\n"),
+        microbatches=plan.request.microbatches,
+        schedule=plan.request.schedule,
+    )
