@@ -13,7 +13,7 @@ import itertools
 import re
 import traceback
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import torch
@@ -27,9 +27,10 @@ from autosplit.modelspec.structure import Path, map_tensors, walk
 from autosplit.tracers.base import TRACERS, Trace
 from autosplit.tracers.fake import FakeModel, fake_input
 from autosplit.tracers.frames import is_user_file
-from autosplit.tracers.lower import lower
+from autosplit.tracers.lower import Lowering, lower
 from autosplit.tracers.recorder import Recorder
 from autosplit.tracers.recording import Recording
+from autosplit.tracers.switches import Different, merge_modes
 from autosplit.tracers.symbolic import SizeEnv
 
 
@@ -44,6 +45,7 @@ class Recorded:
     fake: FakeModel
     env: SizeEnv
     reads_training: bool
+    hints: dict[str, int]
 
 
 @TRACERS.register("torch_level")
@@ -54,7 +56,8 @@ def trace_symbolic(loaded: LoadedModel) -> Trace:
     while True:
         recorded, fixed = _record_free(loaded, symbols)
         if not fixed:
-            return _finish(loaded, recorded, symbols, tuple(warnings))
+            trace = _finish(loaded, recorded, symbols, tuple(warnings))
+            return _with_switches(loaded, trace, recorded, symbols)
         for name in fixed:
             warnings.append(f"size {name!r} is fixed: the forward compares or unrolls it")
         symbols = {key: name for key, name in symbols.items() if name not in fixed}
@@ -97,7 +100,54 @@ def trace_static(loaded: LoadedModel) -> Trace:
     """Record with every size as in the example inputs."""
     recorded = record(loaded, {}, {})
     warning = "every size is fixed to that of the example inputs"
-    return _finish(loaded, recorded, {}, (warning,) if loaded.symbols else ())
+    trace = _finish(loaded, recorded, {}, (warning,) if loaded.symbols else ())
+    return _with_switches(loaded, trace, recorded, {})
+
+
+def _with_switches(
+    loaded: LoadedModel,
+    trace: Trace,
+    recorded: Recorded,
+    symbols: Mapping[tuple[int, int], str],
+) -> Trace:
+    """Return the trace with constants that follow ``self.training`` marked as such.
+
+    A second recording in the other mode tells them; it is made only if code of the model
+    looked at ``self.training``.
+    """
+    if not recorded.reads_training:
+        return trace
+    program = trace.program
+    try:
+        with _other_mode(loaded.model):
+            other = record(loaded, symbols, recorded.hints)
+            nodes = Lowering(other.recording, other.env).nodes()
+        pair = (program.nodes, nodes) if program.training else (nodes, program.nodes)
+        switched = merge_modes(*pair)
+    except (TraceError, Different) as error:
+        mode = "train()" if program.training else "eval()"
+        place = error.location if isinstance(error, Different) else error.cause
+        note = f"the forward does other operations in train() than in eval() (first at {place}): "
+        warnings = (*program.warnings, f"{note}the stages keep those of {mode}")
+        return replace(trace, program=replace(program, warnings=warnings))
+    merged = tuple(
+        replace(node, args=found.args, kwargs=found.kwargs, random=found.random)
+        if (found := switched.get(node.name))
+        else node
+        for node in program.nodes
+    )
+    return replace(trace, program=replace(program, nodes=merged))
+
+
+@contextlib.contextmanager
+def _other_mode(model: nn.Module) -> Iterator[None]:
+    before = [(module, module.training) for module in model.modules()]
+    try:
+        model.train(not model.training)
+        yield
+    finally:
+        for module, training in before:
+            module.training = training
 
 
 def record(
@@ -138,7 +188,7 @@ def record(
         finally:
             recorder.finish()
     recording.graph.output(results)
-    return Recorded(recording, fake, env, recorder.training_was_read)
+    return Recorded(recording, fake, env, recorder.training_was_read, dict(hints))
 
 
 def failure(error: Exception) -> TraceError:
