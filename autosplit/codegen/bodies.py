@@ -171,7 +171,9 @@ class Body:
         if augmented is not None:
             yield from statement(indent, *augmented)
             return
-        several = ", ".join(names) + ("," if len(names) == 1 and self._is_unpacked(part) else "")
+        several = ", ".join(names)
+        if len(names) == 1 and self._is_unpacked(part):
+            several = f"({several},)"
         yield from statement(indent, f"{several} = " if names else "", expr)
 
     def _is_unpacked(self, part: Statement) -> bool:

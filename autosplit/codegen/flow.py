@@ -10,21 +10,12 @@ from autosplit.codegen.scopes import Scope, StageGraph
 
 def connect(graph: StageGraph, root: Scope) -> None:
     """Fill in inputs, outputs, sizes and device of every scope, inner ones first."""
-    readers = _readers(graph, root)
-    for scope in root.scopes():
-        _connect(graph, scope, readers)
-    _connect(graph, root, readers)
+    for scope in [*root.scopes(), root]:
+        _connect(graph, scope)
     _finish_stage(graph, root)
 
 
-def _readers(graph: StageGraph, root: Scope) -> dict[str, list[str]]:
-    readers = graph.users()
-    for value in graph.give:
-        readers.setdefault(value, []).append("$give")
-    return readers
-
-
-def _connect(graph: StageGraph, scope: Scope, readers: dict[str, list[str]]) -> None:
+def _connect(graph: StageGraph, scope: Scope) -> None:
     inside = set(scope.nodes())
     used: dict[str, None] = {}
     for item in scope.items:
@@ -46,7 +37,7 @@ def _connect(graph: StageGraph, scope: Scope, readers: dict[str, list[str]]) -> 
     scope.outputs = [
         name
         for name in scope.nodes()
-        if any(reader not in inside for reader in readers.get(name, []))
+        if any(reader not in inside for reader in graph.readers.get(name, ()))
     ]
 
 

@@ -24,14 +24,23 @@ class CodegenOptions:
         Write values without a source name inside the operation that reads them.
     source_names
         Use the variable names of the model's source.
+    helpers
+        Keep Python functions of the model as functions.
+    chain
+        Write ``x.view(...)`` and ``.transpose(...)`` of one variable as one statement.
+    loops
+        Write repeated statements over the elements of a list as a loop.
     """
 
     classes: bool = True
     fold: bool = True
     source_names: bool = True
+    helpers: bool = True
+    chain: bool = True
+    loops: bool = True
 
 
-FLAT = CodegenOptions(classes=False, fold=False)
+FLAT = CodegenOptions(classes=False, helpers=False, fold=False, chain=False, loops=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +73,35 @@ def generate(
         If an operation or module of a stage cannot be written.
     """
     chosen = options or CodegenOptions()
-    return tuple(_stage(program, spec, chosen) for spec in specs)
+    extents = tree.measure(program, specs)
+    return tuple(_stage(program, spec, chosen, extents) for spec in specs)
 
 
-def _stage(program: Program, spec: StageSpec, options: CodegenOptions) -> StageSource:
+def _stage(
+    program: Program, spec: StageSpec, options: CodegenOptions, extents: tree.Extents
+) -> StageSource:
+    """Write a stage as asked; if that cannot be done, as flat code, and say so."""
+    if options == FLAT:
+        return _write(program, spec, options, extents)
+    try:
+        return _write(program, spec, options, extents)
+    except Exception as error:
+        source = _write(program, spec, FLAT, extents)
+        note = Rewrite("flat", f"stage {spec.index}", f"the readable form failed: {error}")
+        return StageSource(source.index, source.text, (*source.rewrites, note))
+
+
+def _write(
+    program: Program, spec: StageSpec, options: CodegenOptions, extents: tree.Extents
+) -> StageSource:
     graph = _graph(program, spec)
-    root = tree.flat(graph)
-    flow.connect(graph, root)
+    root = _tree(graph, options, extents)
+    functions = helpers.Helpers()
     for scope in [*root.scopes(), root]:
-        _body(graph, scope, options)
-    functions = helpers.collect(graph, root)
+        if scope.kind != "sequence":
+            _body(graph, scope, options, functions)
+        if scope.kind == "function":
+            functions.add(graph, scope)
     classes = define(graph, root, functions.name)
     name_classes(graph, classes, {helper.name for helper in functions.distinct})
     text = Source(graph, classes, functions).text()
@@ -91,8 +119,25 @@ def _graph(program: Program, spec: StageSpec) -> StageGraph:
     return graph
 
 
-def _body(graph: StageGraph, scope: Scope, options: CodegenOptions) -> None:
+def _tree(graph: StageGraph, options: CodegenOptions, extents: tree.Extents) -> Scope:
+    """Return the scopes of a stage, connected."""
+    root = (
+        tree.build(graph, extents, helpers=options.helpers) if options.classes else tree.flat(graph)
+    )
+    flow.connect(graph, root)
+    while True:
+        broken = next(tree.unlinked_sequences(graph, root), None)
+        if broken is None:
+            return root
+        tree.dissolve(graph, *broken)
+        flow.connect(graph, root)
+
+
+def _body(
+    graph: StageGraph, scope: Scope, options: CodegenOptions, functions: helpers.Helpers
+) -> None:
     """Write the statements of a scope, and name its values."""
+    scope.same_helper = functions.same
     taken = {helpers.wished_name(inner) for inner in scope.scopes() if inner.kind == "function"}
     forced: set[str] = set()
     while True:

@@ -21,33 +21,41 @@ class Helper:
 
 @dataclass
 class Helpers:
-    """Functions of a stage: calls whose bodies agree, numbers included, share one."""
+    """Functions of a stage: calls whose bodies agree, numbers included, share one.
+
+    Parameters
+    ----------
+    distinct
+        The functions, inner ones first.
+    by_call
+        Function that holds each call.
+    known
+        Functions by name and body.
+    same
+        Of each call, the call whose body is written.
+    """
 
     distinct: list[Helper] = field(default_factory=list)
     by_call: dict[int, Helper] = field(default_factory=dict)
+
+    known: dict[Hashable, Helper] = field(default_factory=dict)
+    same: dict[int, int] = field(default_factory=dict)
 
     def name(self, call: int) -> str:
         """Return the name of the function that holds a call."""
         return self.by_call[call].name
 
-
-def collect(graph: StageGraph, root: Scope) -> Helpers:
-    """Find the helper functions of a stage, inner ones first."""
-    found = Helpers()
-    known: dict[Hashable, Helper] = {}
-    taken: set[str] = set()
-    for scope in root.scopes():
-        if scope.kind != "function":
-            continue
+    def add(self, graph: StageGraph, scope: Scope) -> None:
+        """File the body of a call; functions it calls itself have to be there."""
         slots: list[Number] = []
-        body = body_skeleton(graph, scope, found.name, slots, lambda call: 0)
+        body = body_skeleton(graph, scope, self.name, slots, lambda call: 0)
         key = (scope.call.name, body, tuple(repr(slot.value) for slot in slots))
-        if key not in known:
-            known[key] = Helper(_name(scope, taken), scope)
-            taken.add(known[key].name)
-            found.distinct.append(known[key])
-        found.by_call[scope.call.index] = known[key]
-    return found
+        if key not in self.known:
+            taken = {helper.name for helper in self.distinct}
+            self.known[key] = Helper(_name(scope, taken), scope)
+            self.distinct.append(self.known[key])
+        helper = self.by_call[scope.call.index] = self.known[key]
+        self.same[scope.call.index] = helper.scope.call.index
 
 
 def wished_name(scope: Scope) -> str:

@@ -70,12 +70,15 @@ class StageGraph:
         node = self.source(value)
         return node.target if node is not None and node.op == "state" else None
 
-    def users(self) -> dict[str, list[str]]:
-        """Return the operations that read each value, in running order."""
+    @cached_property
+    def readers(self) -> dict[str, list[str]]:
+        """Operations that read each value, in running order; ``$give`` for returned ones."""
         found: dict[str, list[str]] = {}
         for node in self.nodes.values():
             for value in node.inputs():
                 found.setdefault(value, []).append(node.name)
+        for value in self.give:
+            found.setdefault(value, []).append("$give")
         return found
 
     def local_names(self, call: int, value: str) -> list[str]:
@@ -160,6 +163,8 @@ class Scope:
         Statements and loops.
     variables
         Name of each value here.
+    same_helper
+        Of each helper call inside, the first call with the same body.
     """
 
     kind: Literal["stage", "module", "sequence", "function"]
@@ -174,6 +179,7 @@ class Scope:
     ambient: Ambient = PLAIN
     body: list[Statement | Loop] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
+    same_helper: dict[int, int] = field(default_factory=dict)
 
     def nodes(self) -> Iterator[str]:
         """Yield the operations of the scope and those inside it, in running order."""

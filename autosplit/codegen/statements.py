@@ -90,7 +90,7 @@ def statements(
         code = plan.code[position]
         expr = _fill(graph, scope, plan, folded, code.expr)
         place = None if code.place is None else _fill(graph, scope, plan, folded, code.place)
-        targets = () if place is not None else _targets(plan, item)
+        targets = () if place is not None else _targets(graph, plan, item)
         found.append(Statement(targets, expr, item, place, ambient_of(graph, scope, item)))
     return found
 
@@ -176,12 +176,14 @@ def _elements_of(graph: StageGraph, plan: Plan, item: str) -> list[str]:
     return list(plan.unpacked.get(node.inputs()[0], {}).values())
 
 
-def _targets(plan: Plan, item: str | Scope) -> tuple[str | None, ...]:
+def _targets(graph: StageGraph, plan: Plan, item: str | Scope) -> tuple[str | None, ...]:
     if isinstance(item, Scope):
         return tuple(item.outputs)
     if item in plan.unpacked:
         elements = plan.unpacked[item]
-        return tuple(elements.get(index) for index in range(max(elements) + 1))
+        value = graph.nodes[item].value
+        length = len(value) if isinstance(value, tuple) else max(elements) + 1
+        return tuple(elements.get(index) for index in range(length))
     return (item,) if plan.readers.get(item) else ()
 
 
