@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from autosplit.cost import CostModel, PlanCost
-from autosplit.errors import InfeasibleError
 from autosplit.simulate import Timeline
 from autosplit.units import format_bytes, format_seconds, format_share
 
@@ -22,7 +21,7 @@ def remarks(model: CostModel, cost: PlanCost, timeline: Timeline) -> tuple[str, 
 
 def _slowest_layer(model: CostModel) -> str | None:
     """No stage is faster than its slowest layer, whatever the boundaries."""
-    times = [f + b for f, b in zip(model.forward_s, model.backward_s, strict=True)]
+    times = [f + b for f, b in zip(model.times.forward_s, model.times.backward_s, strict=True)]
     total = sum(times)
     slowest = max(range(len(times)), key=times.__getitem__)
     share = times[slowest] / total if total else 0.0
@@ -66,31 +65,4 @@ def _bubble(model: CostModel, timeline: Timeline) -> str | None:
     return (
         f"filling and draining the pipeline idles {format_share(bubble)} of a step: "
         f"with {2 * schedule.microbatches} micro-batches it would be {format_share(doubled)}"
-    )
-
-
-def refuse_large_layer(model: CostModel) -> None:
-    """Refuse at once when one layer alone does not fit on any device.
-
-    Raises
-    ------
-    InfeasibleError
-        Naming the layer and the bytes that are missing.
-    """
-    budget = max(model.budgets_bytes)
-    least = min(model.schedule.in_flight)
-    worst, needed = 0, 0
-    for layer in range(len(model.graph)):
-        bytes_alone = model.least_bytes(layer, least)
-        if bytes_alone > needed:
-            worst, needed = layer, bytes_alone
-    if needed <= budget:
-        return
-    name = model.graph.layers[worst].name
-    raise InfeasibleError(
-        f"no {model.schedule.stages}-stage plan fits {format_bytes(budget)} per device",
-        cause=f"{name} alone needs {format_bytes(needed)}, "
-        f"{format_bytes(needed - budget)} more than a device has",
-        hint="give larger devices, a smaller micro-batch (profile --batch-size), or an optimizer "
-        "with less state",
     )

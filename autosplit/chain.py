@@ -7,15 +7,19 @@ hands on is left out), so what a solver proves impossible is impossible.
 from __future__ import annotations
 
 import math
+import operator
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Literal
 
-from autosplit.cost import OPTIMIZER_COPIES, CostModel
-from autosplit.graph import State
+from autosplit.cost import CostModel
 from autosplit.solvers.base import ChainProblem, DeviceKind, Link, Net, Shared
 
 Groups = Sequence[Sequence[int]]
 """Layers that stay together; every layer in one group, groups in a topological order."""
+
+Recompute = Literal["none", "auto", "all"]
 
 
 def problem(
@@ -25,7 +29,7 @@ def problem(
     fixed: Iterable[tuple[int, int]] = (),
     kinds: tuple[DeviceKind, ...] = (),
     kind_links: tuple[tuple[Link, ...], ...] = (),
-    recompute: bool = False,
+    recompute: Recompute = "none",
 ) -> ChainProblem:
     """Return the chain problem over groups of layers.
 
@@ -38,43 +42,57 @@ def problem(
     fixed
         ``(group, stage)`` pairs.
     kinds, kind_links
-        Devices in free order; they replace speeds, budgets and links of the model.
+        Devices in free order; they replace places and links of the model.
     recompute
-        Whether solvers may choose groups to recompute.
+        Whether groups are recomputed in backward: never, all of them, or as solvers choose.
     """
     graph = model.graph
     group_of = {layer: number for number, group in enumerate(groups) for layer in group}
     pairs = {(group_of[before], group_of[after]) for before, after in graph.edges}
-    static, shared = _static(model, group_of, len(groups))
-    bounded = any(math.isfinite(budget) for budget in model.budgets_bytes) or any(
-        math.isfinite(kind.budget_bytes) for kind in kinds
-    )
-    return ChainProblem(
+    bounded = model.bounded or any(math.isfinite(kind.budget_bytes) for kind in kinds)
+    work = per_group(groups, model.times.forward_s, model.times.backward_s)
+    again = per_group(groups, model.times.forward_s)
+    spared = _spared_bytes(model, group_of, len(groups))
+    saved = per_group(groups, model.memory.saved_bytes)
+    if recompute == "all":
+        work = tuple(map(operator.add, work, again))
+        saved = tuple(map(operator.sub, saved, spared))
+    plain = ChainProblem(
         num_stages=model.schedule.stages,
-        work_s=tuple(
-            math.fsum(model.forward_s[layer] + model.backward_s[layer] for layer in group)
-            for group in groups
-        ),
-        entry_s=math.fsum(model.entry_s),
+        work_s=work,
+        entry_s=math.fsum(model.times.entry_s),
         edges=tuple(sorted(pair for pair in pairs if pair[0] != pair[1])),
         nets=_nets(model, group_of),
-        speeds=() if kinds else model.speeds,
+        speeds=() if kinds else tuple(place.speed for place in model.places),
         links=() if kinds else _links(model),
         kinds=kinds,
         kind_links=kind_links,
-        static_bytes=static if bounded else (),
-        shared=shared if bounded else (),
-        saved_bytes=_saved(model, groups) if bounded else (),
-        workspace_bytes=_workspace(model, groups) if bounded else (),
         in_flight=model.schedule.in_flight,
-        budget_bytes=model.budgets_bytes if bounded and not kinds else (),
-        boundary_factor=_buffers(model) if bounded else (),
         fixed=tuple(fixed),
         overlap=model.overlap,
         objective=model.objective,
         microbatches=model.schedule.microbatches,
-        recompute_s=_recompute_s(model, groups) if recompute else (),
-        recompute_bytes=_recompute_bytes(model, group_of, len(groups)) if recompute else (),
+    )
+    if not bounded:
+        return plain
+    static, shared = _static(model, group_of, len(groups))
+    return replace(
+        plain,
+        static_bytes=static,
+        shared=shared,
+        saved_bytes=saved,
+        workspace_bytes=tuple(float(model.memory.workspace_bytes(group, ())) for group in groups),
+        budget_bytes=() if kinds else tuple(place.budget_bytes for place in model.places),
+        boundary_factor=_buffers(model),
+        recompute_s=again if recompute == "auto" else (),
+        recompute_bytes=spared if recompute == "auto" else (),
+    )
+
+
+def per_group(groups: Groups, *amounts: Sequence[float]) -> tuple[float, ...]:
+    """Return for each group the sum of all amounts of its layers."""
+    return tuple(
+        math.fsum(amount[layer] for amount in amounts for layer in group) for group in groups
     )
 
 
@@ -134,41 +152,21 @@ def _static(
             shared[users] += nbytes
 
     for state in model.graph.states:
-        charge(state.layers, _state_bytes(model, state))
+        charge(state.layers, sum(model.memory.state_bytes([state])))
     for value in model.graph.values:
         if value.producer is None:
             charge(value.consumers, model.schedule.microbatches * value.nbytes)
     return tuple(own), tuple(Shared(nodes, nbytes) for nodes, nbytes in sorted(shared.items()))
 
 
-def _state_bytes(model: CostModel, state: State) -> int:
-    copies = 2 + OPTIMIZER_COPIES[model.optimizer] if state.trainable else 1
-    return copies * state.nbytes
-
-
-def _saved(model: CostModel, groups: Groups) -> tuple[float, ...]:
-    if not model.graph.training:
-        return (0.0,) * len(groups)
-    return tuple(float(sum(model.saved_bytes[layer] for layer in group)) for group in groups)
-
-
-def _workspace(model: CostModel, groups: Groups) -> tuple[float, ...]:
-    layers = model.graph.layers
-    return tuple(float(max(layers[layer].workspace_bytes for layer in group)) for group in groups)
-
-
-def _recompute_s(model: CostModel, groups: Groups) -> tuple[float, ...]:
-    return tuple(math.fsum(model.forward_s[layer] for layer in group) for group in groups)
-
-
-def _recompute_bytes(model: CostModel, group_of: dict[int, int], count: int) -> tuple[float, ...]:
+def _spared_bytes(model: CostModel, group_of: dict[int, int], count: int) -> tuple[float, ...]:
     """Return the saved bytes that recomputing a group spares: what no other group saves."""
     savers: dict[int, set[int]] = defaultdict(set)
     for index, layer in enumerate(model.graph.layers):
         for storage in layer.saved:
             savers[storage].add(group_of[index])
     spared = [0.0] * count
-    for storage, owner in model.owner.items():
+    for storage, owner in model.memory.owner.items():
         if savers[storage] == {group_of[owner]}:
             spared[group_of[owner]] += model.graph.storage_bytes[storage]
     return tuple(spared)

@@ -5,12 +5,14 @@ A wish names a layer ("h.3.attn") or a module path ("h.3"), which means all laye
 
 from __future__ import annotations
 
+import bisect
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from autosplit.errors import InfeasibleError, UsageError
 from autosplit.graph import Graph, contract
+from autosplit.types import PlanRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +31,8 @@ class Constraints:
     fixed: tuple[tuple[int, int], ...]
 
 
-def read(
-    graph: Graph,
-    stages: int,
-    pins: Iterable[tuple[str, int]] = (),
-    together: Iterable[Sequence[str]] = (),
-) -> Constraints:
-    """Return what wishes mean for a graph.
+def read(graph: Graph, request: PlanRequest) -> Constraints:
+    """Return what the wishes of a request mean for a graph.
 
     Raises
     ------
@@ -44,15 +41,20 @@ def read(
     InfeasibleError
         If wishes contradict one another or the order of the layers.
     """
-    stage_of = _pinned(graph, stages, pins)
-    sets = [[layer for name in names for layer in find(graph, name)] for names in together]
-    groups = contract(len(graph), graph.edges, [members for members in sets if members])
+    stages = request.stages
+    stage_of = _pinned(graph, stages, (*request.pins, *_given(graph, request)))
+    together = [
+        [layer for name in names for layer in find(graph, name)] for names in request.together
+    ]
+    if request.granularity == "block":
+        together += _blocks(graph)
+    groups = contract(len(graph), graph.edges, together)
     if len(groups) < stages:
         raise InfeasibleError(
             f"{stages} stages, but only {len(groups)} pieces to put into them",
             cause=f"the model has {len(graph)} layers"
             + (", and some have to stay together" if len(groups) < len(graph) else ""),
-            hint=f"take at most {len(groups)} stages, or profile with --granularity op",
+            hint=f"take at most {len(groups)} stages",
         )
     fixed: dict[int, int] = {}
     names = graph.layers
@@ -93,6 +95,31 @@ def find(graph: Graph, name: str) -> tuple[int, ...]:
         f"no layer or module is called {name!r}",
         hint=f"close names: {', '.join(close)}; autosplit show lists all",
     )
+
+
+def _given(graph: Graph, request: PlanRequest) -> list[tuple[str, int]]:
+    """Return a pin for every layer when the boundaries are given instead of searched."""
+    if not request.boundaries:
+        return []
+    starts = [min(find(graph, name)) for name in request.boundaries]
+    if len(starts) != request.stages - 1 or sorted(set(starts)) != starts or starts[0] == 0:
+        raise UsageError(
+            f"{', '.join(request.boundaries)} are not the boundaries of {request.stages} stages",
+            hint=f"name the first layer of stages 1 to {request.stages - 1}, in running order",
+        )
+    return [
+        (layer.name, bisect.bisect_right(starts, position))
+        for position, layer in enumerate(graph.layers)
+    ]
+
+
+def _blocks(graph: Graph) -> list[list[int]]:
+    """Return the layers of each block: of one element of a list of modules."""
+    blocks: dict[str, list[int]] = {}
+    for position, layer in enumerate(graph.layers):
+        if layer.block is not None:
+            blocks.setdefault(layer.block, []).append(position)
+    return list(blocks.values())
 
 
 def _pinned(graph: Graph, stages: int, pins: Iterable[tuple[str, int]]) -> dict[int, int]:

@@ -12,9 +12,9 @@ PACKAGE = Path(__file__).resolve().parents[1] / "autosplit"
 
 # From the ground up: a room imports only from rooms that stand before it.
 ORDER = """
-    errors registry checks units sizes program types serialize
+    errors registry checks units sizes program types serialize cluster
     modelspec tracers layers graph schedules stages readers
-    solvers cost chain constraints simulate advice planner
+    solvers cost chain constraints devices simulate assign advice fit planner
     profilers codegen launchers targets weights
     verify report workflow cli __main__
 """.split()  # noqa: SIM905 (one row a floor)

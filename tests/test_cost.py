@@ -265,7 +265,7 @@ def test_no_budget_means_no_memory_in_the_problem():
     priced = model(profile([1] * 3, saved_bytes=[1, 2, 3]), 2)
     problem = chain.problem(priced, [(0,), (1,), (2,)])
     assert problem.budget_bytes == problem.saved_bytes == problem.boundary_factor == ()
-    assert math.isinf(priced.budgets_bytes[0])
+    assert math.isinf(priced.places[0].budget_bytes)
 
 
 @given(st.integers(0, 10**6), st.integers(2, 8), st.floats(0.1, 100))

@@ -5,6 +5,7 @@ Types check themselves when they are built, so an object that exists is a valid 
 """
 
 from autosplit.types.artifact import Artifact
+from autosplit.types.cluster import Cluster, Device, LinkSpeed, PairLink
 from autosplit.types.plan import Plan, PlanRequest, StageMemory, StagePlan
 from autosplit.types.profile import (
     DeviceInfo,
@@ -22,10 +23,14 @@ from autosplit.types.verification import BatchCheck, Comparison, VerificationRep
 __all__ = [
     "Artifact",
     "BatchCheck",
+    "Cluster",
     "Comparison",
+    "Device",
     "DeviceInfo",
     "LayerProfile",
+    "LinkSpeed",
     "ModelRef",
+    "PairLink",
     "Plan",
     "PlanRequest",
     "Profile",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from autosplit.checks import require, require_finite, require_known, require_unique
+from autosplit.types.cluster import Cluster
 from autosplit.types.profile import ModelRef
 
 
@@ -102,6 +103,22 @@ class PlanRequest:
         ``(layer, stage)`` pairs.
     solver, time_limit_s, gap
         Which solver, and when it may stop.
+    ranks
+        Number of devices; None: one for each stage, half as many where the schedule runs two
+        stages on each.
+    cluster
+        The devices, where they are not all alike; their order is part of the answer.
+        ``memory_bytes``, ``link_bytes_per_s`` and ``latency_s`` fill in what it leaves open.
+    recompute
+        Whether activations are computed again in backward: never, of all layers, or of those
+        where it pays ("auto").
+    together
+        Sets of layers (or module paths) that no boundary may divide.
+    boundaries
+        First layer (or module path) of each stage but the first, to be evaluated instead of
+        searched.
+    granularity
+        Smallest piece that may stand alone: "layer", or "block" (never cut inside a block).
     """
 
     stages: int
@@ -117,9 +134,15 @@ class PlanRequest:
     solver: str = "auto"
     time_limit_s: float = 60.0
     gap: float = 0.0
+    ranks: int | None = None
+    cluster: Cluster | None = None
+    recompute: Literal["none", "auto", "all"] = "none"
+    together: tuple[tuple[str, ...], ...] = ()
+    boundaries: tuple[str, ...] = ()
+    granularity: Literal["layer", "block"] = "layer"
 
     def __post_init__(self) -> None:
-        require_finite(self, "stages", "microbatches", minimum=1)
+        require_finite(self, "stages", "microbatches", "ranks", minimum=1)
         require_finite(self, "memory_bytes", "latency_s", "time_limit_s", "gap")
         if self.link_bytes_per_s is not None:
             require(self, self.link_bytes_per_s > 0, "link_bytes_per_s must be positive")

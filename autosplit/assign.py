@@ -1,0 +1,222 @@
+"""Assign layers to stages and stages to devices: pose the chain problems, check the answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from autosplit import chain, solvers
+from autosplit.constraints import Constraints
+from autosplit.cost import CostModel, PlanCost
+from autosplit.devices import Devices
+from autosplit.solvers.base import ChainProblem, Solution
+from autosplit.types import PlanRequest
+
+_REPAIRS = 8
+"""How often budgets are tightened for memory that the chain problem leaves out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A plan that fits, with what is proven about it.
+
+    Parameters
+    ----------
+    model
+        Cost model with the devices in the order of the answer.
+    stage_of
+        Stage of each layer.
+    recompute
+        Layers recomputed in backward.
+    cost
+        What the plan costs.
+    bound_s
+        Proven lower bound of the objective.
+    solver, notes
+        Who answered, and its remarks.
+    """
+
+    model: CostModel
+    stage_of: tuple[int, ...]
+    recompute: frozenset[int]
+    cost: PlanCost
+    bound_s: float
+    solver: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def proven(self) -> bool:
+        """Whether the bound meets the objective."""
+        return self.bound_s >= self.cost.objective_s * (1 - 1e-9)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """No plan: there is none ("infeasible"), or none was found in time ("unknown")."""
+
+    status: Literal["infeasible", "unknown"]
+
+
+def assign(
+    model: CostModel,
+    wishes: Constraints,
+    request: PlanRequest,
+    *,
+    devices: Devices | None = None,
+    cross_check: bool = False,
+) -> Answer | Failure:
+    """Return the best plan within the limits of the request.
+
+    Parameters
+    ----------
+    model
+        Costs; its places and links are those of a fixed order of devices.
+    wishes
+        What may move where.
+    request
+        Solver, limits and recomputation.
+    devices
+        Devices whose order is free; None for the order of the model.
+    cross_check
+        Whether every solver answers, and a difference is an error.
+    """
+    deadline = time.monotonic() + request.time_limit_s
+    best: Answer | Failure | None = None
+    bound_s = float("inf")
+    for variant in _variants(model, wishes, request, devices):
+        found = _solve(variant, wishes, request, deadline, cross_check)
+        if isinstance(found, Answer):
+            bound_s = min(bound_s, found.bound_s)
+        best = _better(best, found)
+    assert best is not None
+    return replace(best, bound_s=bound_s) if isinstance(best, Answer) else best
+
+
+def _better(best: Answer | Failure | None, found: Answer | Failure) -> Answer | Failure:
+    if best is None or (isinstance(best, Failure) and best.status == "infeasible"):
+        return found
+    if isinstance(found, Failure):
+        return best
+    if isinstance(best, Failure) or found.cost.objective_s < best.cost.objective_s:
+        return found
+    return best
+
+
+# ---------------------------------------------------------------- one choice of devices
+
+
+@dataclass(frozen=True)
+class _Variant:
+    """Devices to solve for: those of the model in order, or a mix of classes in any order."""
+
+    model: CostModel
+    problem: ChainProblem
+    devices: Devices | None = None
+    mix: tuple[int, ...] = ()
+
+    def ordered(self, solution: Solution) -> CostModel:
+        """Return the cost model with devices in the order of a solution."""
+        if self.devices is None:
+            return self.model
+        order = self.devices.dealt(self.mix, solution.kind_of)
+        places, links = self.devices.in_order(self.model.schedule, order)
+        return replace(self.model, places=places, links=links)
+
+    def tightened(self, model: CostModel, excess: tuple[float, ...]) -> _Variant:
+        """Return the variant with budgets lowered where a plan exceeded them."""
+        if self.devices is None:
+            chunks = model.schedule.chunks
+            budgets = tuple(
+                max(0.0, budget - excess[model.schedule.rank_of(stage)] / chunks)
+                for stage, budget in enumerate(self.problem.budget_bytes)
+            )
+            return replace(self, problem=replace(self.problem, budget_bytes=budgets))
+        kinds = tuple(
+            replace(kind, budget_bytes=max(0.0, kind.budget_bytes - max(excess)))
+            for kind in self.problem.kinds
+        )
+        return replace(self, problem=replace(self.problem, kinds=kinds))
+
+
+def _variants(
+    model: CostModel, wishes: Constraints, request: PlanRequest, devices: Devices | None
+) -> Iterator[_Variant]:
+    if devices is None:
+        problem = chain.problem(
+            model, wishes.groups, fixed=wishes.fixed, recompute=request.recompute
+        )
+        yield _Variant(model, problem)
+        return
+    for mix in devices.mixes(model.schedule.ranks):
+        kinds, links = devices.kinds(mix, wishes.groups, request.recompute == "all")
+        problem = chain.problem(
+            model,
+            wishes.groups,
+            fixed=wishes.fixed,
+            kinds=kinds,
+            kind_links=links,
+            recompute=request.recompute,
+        )
+        yield _Variant(model, problem, devices, mix)
+
+
+def _solve(
+    variant: _Variant,
+    wishes: Constraints,
+    request: PlanRequest,
+    deadline: float,
+    cross_check: bool,
+) -> Answer | Failure:
+    """Solve, and again with tighter budgets while the plan found does not fit.
+
+    The chain problem leaves out some memory (see ``chain``). Its first answer bounds every
+    plan; an answer under tighter budgets is a plan, but no proof.
+    """
+    bound_s = None
+    for _ in range(_REPAIRS):
+        solution = solvers.solve(
+            variant.problem,
+            solver=request.solver,
+            time_limit_s=max(1.0, deadline - time.monotonic()),
+            gap=request.gap,
+            cross_check=cross_check,
+        )
+        if bound_s is None:
+            bound_s = solution.bound_s
+            first = solution
+        if solution.stage_of is None:
+            break
+        model = variant.ordered(solution)
+        stage_of = _by_layer(wishes, solution.stage_of)
+        recompute = _recomputed(model, wishes, request, solution)
+        cost = model.evaluate(stage_of, recompute)
+        excess = model.rank_excess(cost)
+        if not any(excess):
+            if model.schedule.chunks > 1:
+                # The chain problem knows no ranks with several stages.
+                bound_s = model.even_bound_s()
+            bound_s = min(bound_s, cost.objective_s)
+            return Answer(
+                model, stage_of, recompute, cost, bound_s, solution.solver, solution.notes
+            )
+        variant = variant.tightened(model, excess)
+    return Failure("infeasible" if first.status == "infeasible" else "unknown")
+
+
+def _by_layer(wishes: Constraints, stage_of: Iterable[int]) -> tuple[int, ...]:
+    placed = {
+        layer: stage
+        for group, stage in zip(wishes.groups, stage_of, strict=True)
+        for layer in group
+    }
+    return tuple(placed[layer] for layer in range(len(placed)))
+
+
+def _recomputed(
+    model: CostModel, wishes: Constraints, request: PlanRequest, solution: Solution
+) -> frozenset[int]:
+    if request.recompute == "all":
+        return frozenset(range(len(model.graph)))
+    return frozenset(layer for group in solution.recompute for layer in wishes.groups[group])

@@ -1,0 +1,155 @@
+"""Peak memory of stages.
+
+A stage holds its state, gradients and optimizer state, the activations of the micro-batches in
+flight, the buffers in which the runtime receives every micro-batch of a step, and the largest
+workspace of a layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from autosplit.graph import Graph, State, Value
+
+OPTIMIZER_COPIES: dict[str, int] = {
+    "sgd": 0,
+    "momentum": 1,
+    "adagrad": 1,
+    "rmsprop": 1,
+    "adam": 2,
+    "adamw": 2,
+}
+"""Tensors of the size of each trained parameter that an optimizer keeps."""
+
+
+@dataclass(frozen=True)
+class MemoryModel:
+    """What layers and stages hold.
+
+    Parameters
+    ----------
+    graph
+        The layers.
+    optimizer
+        Name in ``OPTIMIZER_COPIES``.
+    """
+
+    graph: Graph
+    optimizer: str
+
+    # ------------------------------------------------------------ state
+
+    def state_bytes(self, states: Collection[State]) -> tuple[int, int, int]:
+        """Return the bytes of states, of their gradients, and of their optimizer state."""
+        trained = sum(state.nbytes for state in states if state.trainable)
+        copies = OPTIMIZER_COPIES[self.optimizer]
+        return sum(state.nbytes for state in states), trained, copies * trained
+
+    def states_by_stage(self, stage_of: Sequence[int], count: int) -> list[list[State]]:
+        """Return the states each stage holds; what no layer uses is carried by stage 0."""
+        held: list[list[State]] = [[] for _ in range(count)]
+        for state in self.graph.states:
+            for stage in sorted({stage_of[layer] for layer in state.layers} or {0}):
+                held[stage].append(state)
+        return held
+
+    # ------------------------------------------------------------ activations
+
+    @cached_property
+    def owner(self) -> dict[int, int]:
+        """Layer that is charged for each saved storage; storages of model inputs have none.
+
+        It is the layer that makes the memory: a stage that reads it from elsewhere holds its
+        own copy in a receive buffer.
+        """
+        makers: dict[int, int] = {}
+        inputs: set[int] = set()
+        for value in self.graph.values:
+            if value.storage is None:
+                continue
+            if value.producer is None:
+                inputs.add(value.storage)
+            else:
+                first = makers.get(value.storage, value.producer)
+                makers[value.storage] = min(first, value.producer)
+        owner: dict[int, int] = {}
+        for index, layer in enumerate(self.graph.layers):
+            for storage in layer.saved:
+                if storage not in inputs:
+                    owner.setdefault(storage, makers.get(storage, index))
+        return owner
+
+    @cached_property
+    def saved_bytes(self) -> tuple[int, ...]:
+        """Bytes that backward keeps of what each layer makes, per micro-batch."""
+        charged = [0] * len(self.graph)
+        if self.graph.training:
+            for storage, owner in self.owner.items():
+                charged[owner] += self.graph.storage_bytes[storage]
+        return tuple(charged)
+
+    def activation_bytes(
+        self,
+        layers: Collection[int],
+        recompute: Collection[int],
+        received: Sequence[Value],
+        sent: Sequence[Value],
+    ) -> int:
+        """Return the bytes that a stage keeps for each micro-batch in flight.
+
+        That is the union of the storages its layers save, what goes into recomputed layers,
+        what it has sent (torch keeps it until backward), and a copy of what it only hands on.
+        What it has received lies in receive buffers and is counted there.
+        """
+        if not self.graph.training:
+            return 0
+        members = set(layers)
+        elsewhere = {value.storage for value in received}
+        kept = {
+            storage
+            for layer in members.difference(recompute)
+            for storage in self.graph.layers[layer].saved
+            if storage in self.owner and storage not in elsewhere
+        }
+        again = members.intersection(recompute)
+        loose: dict[str, int] = {}
+        made_and_read = [value for value in self._read_by(again) if value.producer in members]
+        for value in (*made_and_read, *sent):
+            if value.producer in members and value.storage in self.owner:
+                kept.add(value.storage)
+            else:
+                loose[value.name] = value.nbytes
+        return sum(loose.values()) + sum(self.graph.storage_bytes[storage] for storage in kept)
+
+    def _read_by(self, layers: set[int]) -> list[Value]:
+        if not layers:
+            return []
+        return [value for value in self.graph.values if layers.intersection(value.consumers)]
+
+    def input_bytes(self, layers: Collection[int]) -> int:
+        """Return the bytes of the model inputs that layers read, per micro-batch."""
+        members = set(layers)
+        return sum(
+            value.nbytes
+            for value in self.graph.values
+            if value.producer is None and members.intersection(value.consumers)
+        )
+
+    def workspace_bytes(self, layers: Collection[int], recompute: Collection[int]) -> int:
+        """Return the largest transient memory; a recomputed layer needs its activations too."""
+        return max(
+            (
+                self.graph.layers[layer].workspace_bytes
+                + (self.saved_bytes[layer] if layer in recompute else 0)
+                for layer in layers
+            ),
+            default=0,
+        )
+
+    def least_bytes(self, layer: int, in_flight: int) -> int:
+        """Return what a stage of this layer alone needs, transfers and inputs left out."""
+        states = [state for state in self.graph.states if layer in state.layers]
+        activations = in_flight * self.saved_bytes[layer]
+        return sum(self.state_bytes(states)) + activations + self.workspace_bytes([layer], ())

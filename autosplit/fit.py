@@ -1,0 +1,161 @@
+"""Why no plan fits, and the smallest change with which one would."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from autosplit.assign import Answer, Failure
+from autosplit.cost import CostModel
+from autosplit.devices import Devices
+from autosplit.errors import AutosplitError, InfeasibleError
+from autosplit.types import PlanRequest
+from autosplit.units import format_bytes
+
+_SEARCH_S = 10.0
+"""Time for finding out what would fit."""
+
+_PRECISION = 1.01
+"""How closely the smallest budget is found."""
+
+Attempt = Callable[[PlanRequest], "Answer | None"]
+"""Return any plan for a changed request; None when there is none."""
+
+
+def refuse_large_layer(model: CostModel, devices: Devices | None = None) -> None:
+    """Refuse at once when one layer alone does not fit on any device.
+
+    Raises
+    ------
+    InfeasibleError
+        Naming the layer and the bytes that are missing.
+    """
+    places = model.places
+    if devices is not None:
+        places = tuple(devices.place(device) for device in devices.cluster.devices)
+    budget = max(place.budget_bytes for place in places)
+    least = min(model.schedule.in_flight)
+    needs = [model.memory.least_bytes(layer, least) for layer in range(len(model.graph))]
+    worst = max(range(len(needs)), key=needs.__getitem__)
+    if needs[worst] <= budget:
+        return
+    raise InfeasibleError(
+        f"no {model.schedule.stages}-stage plan fits {format_bytes(budget)} per device",
+        cause=f"{model.graph.layers[worst].name} alone needs {format_bytes(needs[worst])}, "
+        f"{format_bytes(needs[worst] - budget)} more than a device has",
+        hint="give larger devices, profile a smaller --batch-size, or take an --optimizer with "
+        "less state",
+    )
+
+
+def explain(
+    failure: Failure,
+    model: CostModel,
+    request: PlanRequest,
+    attempt: Attempt,
+) -> AutosplitError:
+    """Return the error for a request without a plan, with the smallest change that would fit.
+
+    Parameters
+    ----------
+    failure
+        Whether there is no plan, or none was found in time.
+    model, request
+        What was asked for.
+    attempt
+        Tries a changed request.
+    """
+    stages = model.schedule.stages
+    budget = min(place.budget_bytes for place in model.places)
+    if failure.status == "unknown" and math.isinf(budget):
+        return AutosplitError(
+            f"no {stages}-stage plan found in {request.time_limit_s:g} s",
+            cause="the solver stopped at its limit before its first plan",
+            hint="raise --time-limit",
+        )
+    if math.isinf(budget):
+        return InfeasibleError(
+            f"no {stages}-stage plan meets the constraints",
+            cause="pins, or layers that stay together, leave a stage empty",
+            hint="take fewer stages, or fewer pins",
+        )
+    deadline = time.monotonic() + _SEARCH_S
+    changes = list(_changes(model, request, attempt, deadline))
+    needed, cause = _smallest_budget(model, request, attempt, deadline)
+    if needed is not None:
+        changes.append(f"devices of {format_bytes(needed)}")
+    return InfeasibleError(
+        f"no {stages}-stage plan fits {format_bytes(budget)} per device"
+        + (" (none was found in time)" if failure.status == "unknown" else ""),
+        cause=cause,
+        hint=f"would fit: {', or '.join(changes)}" if changes else "give larger devices",
+    )
+
+
+def _quick(request: PlanRequest) -> PlanRequest:
+    """Ask for any plan, not for the best."""
+    return replace(request, gap=1.0, time_limit_s=2.0, objective="bottleneck")
+
+
+def _changes(
+    model: CostModel, request: PlanRequest, attempt: Attempt, deadline: float
+) -> Iterator[str]:
+    """Yield changes of the request with which a plan fits, cheapest first."""
+    quick = _quick(request)
+    if request.schedule == "gpipe" and attempt(replace(quick, schedule="1f1b")):
+        yield "--schedule 1f1b"
+    recomputable = request.recompute == "none" and model.graph.training
+    if recomputable and attempt(replace(quick, recompute="all")):
+        yield "--recompute auto"
+    if request.cluster is None and not (request.pins or request.boundaries):
+        for stages in (request.stages + 1, request.stages + 2, 2 * request.stages):
+            if stages > len(model.graph) or time.monotonic() > deadline:
+                return
+            microbatches = max(stages, request.microbatches)
+            if attempt(replace(quick, stages=stages, microbatches=microbatches, ranks=None)):
+                yield f"--stages {stages}"
+                return
+
+
+def _smallest_budget(
+    model: CostModel, request: PlanRequest, attempt: Attempt, deadline: float
+) -> tuple[int | None, str | None]:
+    """Return the smallest memory per device with which a plan was found, and what fills it."""
+    if request.cluster is not None:
+        return None, None
+    quick = _quick(request)
+    low = float(request.memory_bytes or 0)
+    best = attempt(replace(quick, memory_bytes=None))
+    if best is None:
+        return None, None
+    while low * _PRECISION < (high := _peak(best)) and time.monotonic() < deadline:
+        middle = (low + high) / 2
+        found = attempt(replace(quick, memory_bytes=int(middle)))
+        if found is None:
+            low = middle
+        else:
+            best = found
+    return _peak(best), _fullest(best)
+
+
+def _peak(answer: Answer) -> int:
+    ranks = [0] * answer.model.schedule.ranks
+    for stage, cost in enumerate(answer.cost.stages):
+        ranks[answer.model.schedule.rank_of(stage)] += cost.memory.total_bytes
+    return max(ranks)
+
+
+def _fullest(answer: Answer) -> str:
+    stages = answer.cost.stages
+    fullest = max(range(len(stages)), key=lambda stage: stages[stage].memory.total_bytes)
+    memory = stages[fullest].memory
+    state = memory.parameters_bytes + memory.gradients_bytes + memory.optimizer_bytes
+    layers = [answer.model.graph.layers[layer].name for layer in stages[fullest].layers]
+    span = layers[0] if len(layers) == 1 else f"{layers[0]} to {layers[-1]}"
+    return (
+        f"the leanest plan found needs {format_bytes(memory.total_bytes)} on stage {fullest} "
+        f"({span}): {format_bytes(state)} of state, {format_bytes(memory.activations_bytes)} of "
+        f"activations with {answer.model.schedule.in_flight[fullest]} micro-batches in flight"
+    )
