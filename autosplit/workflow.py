@@ -12,8 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from autosplit.artifacts import refuse_folder
 from autosplit.errors import DataError
-from autosplit.serialize import SCHEMAS, digest, dump, load, parse_json, read_text, refuse_existing
+from autosplit.serialize import SCHEMAS, digest, dump, load, parse_json, read_text
 from autosplit.types import Artifact, ModelRef, Plan, PlanRequest, Profile, VerificationReport
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def export(
     """
     from autosplit import weights
 
-    refuse_existing(output, force)
+    refuse_folder(output, force=force)
     trace, routing, artifacts = _build(plan, target)
     weights.write_export(output, artifacts, trace, routing, force=force)
     return artifacts
@@ -139,7 +140,7 @@ def verify(
     tolerance
         Largest difference that passes; None chooses by dtype.
     """
-    from autosplit import verify as verification
+    from autosplit import verification
 
     return verification.verify(folder, distributed=distributed, tolerance=tolerance)
 

@@ -15,8 +15,8 @@ ORDER = """
     errors registry checks units sizes program types serialize cluster
     modelspec tracers layers graph schedules stages readers
     solvers cost chain constraints devices simulate assign advice fit planner
-    profilers codegen launchers targets weights
-    verify report workflow cli __main__
+    profilers codegen launchers targets artifacts weights
+    verification report workflow cli __main__
 """.split()  # noqa: SIM905 (one row a floor)
 TEMPLATES = PACKAGE / "targets" / "templates"
 
@@ -76,7 +76,7 @@ def test_one_file_imports_pulp():
 
 def test_torch_stays_in_the_rooms_that_need_it():
     rooms = {path.split("/")[0].removesuffix(".py") for path in users("torch")}
-    assert rooms <= {"tracers", "profilers", "modelspec", "weights", "verify"}
+    assert rooms <= {"tracers", "profilers", "modelspec", "weights", "verification"}
 
 
 def test_click_stays_in_the_command_line():
@@ -97,7 +97,7 @@ def writes(path):
 
 
 def test_few_files_write_to_disk():
-    allowed = {"serialize", "artifacts", "weights", "verify"}
+    allowed = {"serialize", "artifacts", "weights", "verification"}
     for path in sources():
         if room(path) not in allowed:
             assert not list(writes(path)), f"{path} writes to disk"

@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 
 from autosplit import workflow
+from autosplit.artifacts import refuse_folder
 from autosplit.cli.console import Terminal
 from autosplit.cli.options import FILE, Command, LazyChoice, force
 from autosplit.errors import AutosplitError, ExitCode
-from autosplit.serialize import refuse_existing
 
 
 @click.command(cls=Command, short_help="Write the stages as a folder that runs by itself.")
@@ -42,7 +42,7 @@ def command(
         for artifact in workflow.render(plan, target=target):
             terminal.write(f"# ---- {artifact.path}\n{artifact.text}")
     else:
-        refuse_existing(output, force)
+        refuse_folder(output, force=force)
         with terminal.step("export"):
             workflow.export(plan, output, target=target, force=force)
         terminal.say(f"Wrote {output}.")

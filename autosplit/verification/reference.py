@@ -15,7 +15,7 @@ from autosplit.modelspec import LoadedModel
 from autosplit.modelspec.inputs import resize_batch
 from autosplit.modelspec.python import call_example_inputs
 from autosplit.modelspec.structure import Path, dotted, map_tensors, walk, walk_inputs
-from autosplit.verify.determinism import fixed_randomness
+from autosplit.verification.determinism import fixed_randomness
 
 
 @dataclass(frozen=True)

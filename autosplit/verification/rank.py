@@ -1,4 +1,4 @@
-"""One process of an export under verification: ``torchrun -m autosplit.verify.rank REQUEST``.
+"""One process of an export under verification: ``torchrun -m autosplit.verification.rank REQUEST``.
 
 It does what the folder's ``train.py`` and ``infer.py`` do, with the folder's own stages and
 runtime, on the micro-batches of the request, and writes every tensor it ends up with.
@@ -18,9 +18,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from autosplit.modelspec.python import import_source, split_spec
-from autosplit.verify.determinism import fixed_randomness
-from autosplit.verify.folder import modules_of, read_plan
-from autosplit.verify.reference import loss_of
+from autosplit.verification.determinism import fixed_randomness
+from autosplit.verification.folder import modules_of, read_plan
+from autosplit.verification.reference import loss_of
 
 TIMEOUT_S = 120.0
 

@@ -15,8 +15,8 @@ from autosplit.errors import AutosplitError, ExitCode, UsageError, VerificationE
 from autosplit.program import Tree
 from autosplit.serialize import to_data
 from autosplit.types import Comparison, VerificationReport
-from autosplit.verify import verify
-from tests.verify import handmade
+from autosplit.verification import verify
+from tests.verification import handmade
 
 
 def export(tmp_path: Path, **changes: object) -> Path:
@@ -178,7 +178,7 @@ def test_a_broken_folder_is_refused(tmp_path: Path, name: str, how: str) -> None
 
 
 def test_randomness_depends_on_shape_alone() -> None:
-    from autosplit.verify.determinism import fixed_randomness
+    from autosplit.verification.determinism import fixed_randomness
 
     state = torch.get_rng_state()
     with fixed_randomness():

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from autosplit.stages.types import Routing
 from autosplit.types import Comparison
-from autosplit.verify.compare import compare
+from autosplit.verification.compare import compare
 
 
 def load_merged(

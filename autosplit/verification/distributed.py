@@ -19,13 +19,13 @@ from torch import Tensor
 from autosplit.errors import VerificationError
 from autosplit.modelspec import LoadedModel
 from autosplit.types import BatchCheck, Comparison
-from autosplit.verify.chain import output_places, read_inputs
-from autosplit.verify.checkpoint import load_merged
-from autosplit.verify.compare import compare
-from autosplit.verify.determinism import fixed_randomness
-from autosplit.verify.folder import Export
-from autosplit.verify.local import evaluating
-from autosplit.verify.reference import (
+from autosplit.verification.chain import output_places, read_inputs
+from autosplit.verification.checkpoint import load_merged
+from autosplit.verification.compare import compare
+from autosplit.verification.determinism import fixed_randomness
+from autosplit.verification.folder import Export
+from autosplit.verification.local import evaluating
+from autosplit.verification.reference import (
     MicroBatch,
     Run,
     call_original,
@@ -121,7 +121,7 @@ def _launch(export: Export, steps: Sequence[Step], folder: Path) -> None:
     torch.save({"folder": str(export.folder.resolve()), "steps": data}, request)
     ranks = max(stage.rank for stage in export.plan.stages) + 1
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += [f"--nproc-per-node={ranks}", "-m", "autosplit.verify.rank", str(request)]
+    command += [f"--nproc-per-node={ranks}", "-m", "autosplit.verification.rank", str(request)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen(
         command,

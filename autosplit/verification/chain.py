@@ -11,7 +11,7 @@ from autosplit.errors import DataError, VerificationError
 from autosplit.modelspec.structure import Path, dotted, map_tensors, walk, walk_inputs
 from autosplit.program import Tree
 from autosplit.stages.types import Routing
-from autosplit.verify.reference import MicroBatch, first_names, parameters
+from autosplit.verification.reference import MicroBatch, first_names, parameters
 
 
 def run_chain(stages: list[nn.Module], routing: Routing, batch: MicroBatch) -> dict[Path, Tensor]:

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from autosplit.modelspec import LoadedModel
 from autosplit.types import Comparison
-from autosplit.verify.chain import gradients, like, run_chain
-from autosplit.verify.compare import Named, compare
-from autosplit.verify.determinism import fixed_randomness
-from autosplit.verify.folder import Export
-from autosplit.verify.reference import (
+from autosplit.verification.chain import gradients, like, run_chain
+from autosplit.verification.compare import Named, compare
+from autosplit.verification.determinism import fixed_randomness
+from autosplit.verification.folder import Export
+from autosplit.verification.reference import (
     MicroBatch,
     Run,
     buffers,

@@ -12,11 +12,11 @@ from autosplit.errors import UsageError
 from autosplit.modelspec import LoadedModel, load_model
 from autosplit.stages.types import Routing
 from autosplit.types import BatchCheck, VerificationReport
-from autosplit.verify.checkpoint import load_merged
-from autosplit.verify.distributed import Step, check_processes
-from autosplit.verify.folder import Export, read_export
-from autosplit.verify.local import check_inference, check_training
-from autosplit.verify.reference import micro_batches
+from autosplit.verification.checkpoint import load_merged
+from autosplit.verification.distributed import Step, check_processes
+from autosplit.verification.folder import Export, read_export
+from autosplit.verification.local import check_inference, check_training
+from autosplit.verification.reference import micro_batches
 
 MICROBATCHES = 2
 TOLERANCE = {"float64": 1e-10, "float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2}
