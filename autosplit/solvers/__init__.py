@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from autosplit.solvers import downset_dp, ilp
 from autosplit.solvers.base import SOLVERS, ChainProblem, Solution
 from autosplit.solvers.portfolio import solve
 
-__all__ = ["SOLVERS", "ChainProblem", "Solution", "solve"]
+__all__ = ["SOLVERS", "ChainProblem", "Solution", "downset_dp", "ilp", "solve"]

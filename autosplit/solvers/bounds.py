@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import time
 
+import numpy as np
+
 from autosplit.solvers.chain_dp import ChainPlan, ChainSearch
 from autosplit.solvers.cuts import PrefixCuts, TooManyError
 from autosplit.solvers.instance import Instance
@@ -73,6 +75,16 @@ def _limits(inst: Instance, lower: float, most: float) -> list[float]:
 
 
 def loosest_load(inst: Instance) -> float:
-    """Return a load that no stage exceeds: all work and every net twice."""
+    """Return a load that no stage exceeds: all work, all recomputed, and every net twice."""
+    again = inst.recompute_s.sum() / min(kind.speed for kind in inst.kinds)
     nets = 2 * inst.net_cost.max(axis=0).sum() if inst.num_nets else 0.0
-    return float(inst.work.max(axis=0).sum() + inst.entry.max() + nets)
+    return float(inst.work.max(axis=0).sum() + inst.entry.max() + again + nets)
+
+
+def step_bound(inst: Instance) -> float:
+    """Return a simple bound of the step objective: least total work after the first load."""
+    allowed = np.where(inst.excluded, np.inf, inst.work)
+    total = float(allowed.min(axis=0).sum())
+    if not inst.problem.allow_empty:
+        total += float(np.array(inst.counts) @ inst.entry)
+    return (inst.problem.microbatches - 1) * inst.lower_bound() + total

@@ -12,10 +12,8 @@ import math
 import time
 from collections.abc import Iterator
 
-import numpy as np
-
 from autosplit.solvers.base import SOLVERS, ChainProblem, Solution, Status
-from autosplit.solvers.bounds import GROWTH, best_of_orders, loosest_load
+from autosplit.solvers.bounds import GROWTH, best_of_orders, loosest_load, step_bound
 from autosplit.solvers.chain_dp import ChainPlan, ChainSearch
 from autosplit.solvers.contract import Contraction, contract
 from autosplit.solvers.cuts import AllCuts, TooManyError
@@ -150,7 +148,7 @@ class _Run:
         most = loosest_load(inst)
         if repeats:
             most = min(most, low + (first.label - least_sum) / repeats)
-        while most >= low:
+        while most > low * (1 + 1e-7):
             plan = self._chain(inst, memory, most=most, total_most=first.label).run()
             if plan is None:
                 break
@@ -207,12 +205,3 @@ class _Run:
             solver_s=seconds,
             notes=tuple(self.notes),
         )
-
-
-def step_bound(inst: Instance) -> float:
-    """Return a simple bound of the step objective: least total work after the first load."""
-    allowed = np.where(inst.excluded, np.inf, inst.work)
-    total = float(allowed.min(axis=0).sum())
-    if not inst.problem.allow_empty:
-        total += float(np.array(inst.counts) @ inst.entry)
-    return (inst.problem.microbatches - 1) * inst.lower_bound() + total

@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import time
+
+from autosplit.errors import AutosplitError
 from autosplit.solvers.base import SOLVERS, ChainProblem, Solution
-from autosplit.solvers.downset_dp import DownsetDP
+from autosplit.solvers.bounds import best_of_orders
+from autosplit.solvers.evaluate import evaluate
+from autosplit.solvers.instance import Instance
+
+AGREE = 1e-6
+"""Relative difference up to which two proven objectives agree."""
+
+DP_SHARE = 0.4
+"""Part of the time limit that the dynamic program may use before the ILP takes over."""
 
 
 def solve(
@@ -13,6 +25,118 @@ def solve(
     gap: float = 0.0,
     cross_check: bool = False,
 ) -> Solution:
-    """Answer a chain problem."""
-    chosen = DownsetDP if solver == "auto" else SOLVERS[solver]
-    return chosen().solve(problem, time_limit_s=time_limit_s, gap=gap)
+    """Answer a chain problem.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    solver
+        Name in ``SOLVERS``, or "auto": the dynamic program, and the ILP where a window of it
+        overflows.
+    time_limit_s
+        Seconds after which the best plan so far is returned with its bound.
+    gap
+        Relative distance between plan and bound that is good enough.
+    cross_check
+        Whether to solve twice, by dynamic program and by ILP.
+
+    Returns
+    -------
+    Solution
+        With status "optimal" only where proven; a solver that fails is named in the notes.
+
+    Raises
+    ------
+    AutosplitError
+        If a cross-check finds two different optima.
+    UsageError
+        If there is no solver of that name.
+    """
+    started = time.monotonic()
+    if solver != "auto":
+        SOLVERS[solver]  # refuses an unknown name before any work
+    if cross_check:
+        answer = _cross_check(problem, time_limit_s, gap)
+    elif solver in ("auto", "dp"):
+        share = DP_SHARE if solver == "auto" else 1.0
+        answer = _attempt("dp", problem, time_limit_s * share, gap, None)
+        left = time_limit_s - (time.monotonic() - started)
+        if solver == "auto" and not _done(answer, gap) and left > 0:
+            answer = _better(answer, _attempt("ilp", problem, left, gap, answer))
+    else:
+        first = _incumbent(problem, started + time_limit_s / 4)
+        left = time_limit_s - (time.monotonic() - started)
+        answer = _better(first, _attempt(solver, problem, left, gap, first))
+    return dataclasses.replace(answer, solver_s=time.monotonic() - started)
+
+
+def _incumbent(problem: ChainProblem, deadline: float) -> Solution:
+    """Return the best plan over a few topological orders."""
+    inst = Instance(problem)
+    plan = best_of_orders(inst, deadline=deadline)
+    if plan is None:
+        return Solution(None, float("inf"), 0.0, "unknown", "bounds", 0.0)
+    kinds = plan.kind_of if problem.kinds else ()
+    result = evaluate(problem, plan.stage_of, kinds)
+    return Solution(
+        plan.stage_of, result.objective_s, 0.0, "feasible", "bounds", 0.0, kind_of=kinds
+    )
+
+
+def _attempt(
+    name: str, problem: ChainProblem, time_limit_s: float, gap: float, incumbent: Solution | None
+) -> Solution:
+    """Ask one solver; where it fails, return the incumbent and say so."""
+    try:
+        return SOLVERS[name]().solve(
+            problem, time_limit_s=time_limit_s, gap=gap, incumbent=incumbent
+        )
+    except AutosplitError as error:
+        reason = error.message + (f" ({error.cause})" if error.cause else "")
+        if incumbent is None:
+            return Solution(None, float("inf"), 0.0, "unknown", name, 0.0, (reason,))
+        return dataclasses.replace(incumbent, notes=(*incumbent.notes, reason))
+
+
+def _done(answer: Solution, gap: float) -> bool:
+    if answer.status in ("optimal", "infeasible"):
+        return True
+    return answer.stage_of is not None and answer.gap <= gap
+
+
+def _better(first: Solution, second: Solution) -> Solution:
+    """Return the better plan of two answers with the better bound."""
+    notes = tuple(dict.fromkeys((*first.notes, *second.notes)))
+    if second.status in ("optimal", "infeasible") or first.stage_of is None:
+        best = second
+    else:
+        best = first if first.objective_s < second.objective_s else second
+    bound = min(max(first.bound_s, second.bound_s), best.objective_s)
+    status = best.status
+    if best.stage_of is not None:
+        status = "optimal" if bound >= best.objective_s * (1 - 1e-8) else "feasible"
+    return dataclasses.replace(
+        best, bound_s=bound, status=status, solver=second.solver, notes=notes
+    )
+
+
+def _cross_check(problem: ChainProblem, time_limit_s: float, gap: float) -> Solution:
+    first = _attempt("dp", problem, time_limit_s / 2, gap, None)
+    second = _attempt("ilp", problem, time_limit_s / 2, gap, _incumbent(problem, time.monotonic()))
+    proven = {first.status, second.status} <= {"optimal", "infeasible"}
+    if not proven:
+        note = "cross-check: not both solvers finished in time"
+        answer = _better(first, second)
+        return dataclasses.replace(answer, notes=(*answer.notes, note))
+    known = first.stage_of is not None and second.stage_of is not None
+    differ = abs(first.objective_s - second.objective_s) > AGREE * abs(first.objective_s)
+    if first.status != second.status or (known and differ):
+        raise AutosplitError(
+            f"solvers disagree: dp {first.objective_s:.9g}, "
+            f"{second.solver} {second.objective_s:.9g} seconds",
+            cause="one of them has a fault",
+            hint="please report this with the profile",
+        )
+    note = f"cross-check: dp and {second.solver} agree"
+    return dataclasses.replace(first, notes=(*first.notes, note))

@@ -45,9 +45,7 @@ def recomputations(problem: ChainProblem) -> list[tuple[int, ...]]:
     """Return every choice of nodes to recompute."""
     useful = [node for node, spared in enumerate(problem.recompute_bytes) if spared > 0]
     return [
-        chosen
-        for size in range(len(useful) + 1)
-        for chosen in itertools.combinations(useful, size)
+        chosen for size in range(len(useful) + 1) for chosen in itertools.combinations(useful, size)
     ]
 
 
