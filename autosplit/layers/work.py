@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 
 from autosplit.program import DTYPE_BYTES, Dim, Mapping, Node, Program, Ref, Sequence, TensorSpec
 
@@ -69,6 +70,10 @@ class Work:
             or _CONVOLUTIONS.fullmatch(name) is not None
             or _ATTENTION.fullmatch(name) is not None
         )
+
+    def layer_flops(self, names: Iterable[str]) -> int:
+        """Return floating-point operations of the forward of a layer."""
+        return sum(self.flops(self._program.node[name]) for name in names)
 
     def flops(self, node: Node) -> int:
         """Return floating-point operations of the forward (a multiply-add counts as two)."""

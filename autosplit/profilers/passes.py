@@ -7,7 +7,7 @@ and are never zeroed, as in a step over many micro-batches.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -60,6 +60,14 @@ class Piece:
     parameters: tuple[Tensor, ...]
 
 
+def accumulate(parameter: Tensor, gradient: Tensor) -> None:
+    """Add a gradient to a parameter's own, made like the parameter at first."""
+    if parameter.grad is None:
+        parameter.grad = torch.empty_like(parameter).copy_(gradient)
+    else:
+        parameter.grad.add_(gradient)
+
+
 class Watch(Protocol):
     """Is told when the parts of a pass begin and end."""
 
@@ -94,17 +102,21 @@ class Step:
         Names of the values the model returns.
     training
         Whether there is a backward.
+    accumulate
+        Adds a gradient to that of its parameter.
     """
 
     pieces: Sequence[Piece]
     inputs: dict[str, Tensor]
     outputs: frozenset[str]
     training: bool
+    accumulate: Callable[[Tensor, Tensor], None] = accumulate
 
     def __post_init__(self) -> None:
         self.returned: set[str] = set()
         """Values to which a gradient has come back."""
-        self._seeds: dict[str, Tensor] = {}
+        self.seeds: dict[str, Tensor] = {}
+        """Gradients that a loss would send, made in the first pass."""
         self._last_reader = {
             name: index for index, piece in enumerate(self.pieces) for name in piece.compute.inputs
         }
@@ -178,29 +190,19 @@ class Step:
             if gradient is not None:
                 gradients.add(name, gradient)
         for parameter, gradient in zip(piece.parameters, found[len(leaves) :], strict=True):
-            accumulate(parameter, gradient)
+            if gradient is not None:
+                self.accumulate(parameter, gradient)
         watch.backward_ends(index)
         gradients.settle([name for name, _ in leaves], found, arrived)
 
     def _seed(self, tape: list[tuple[list[Tensor], tuple[Tensor, ...]]]) -> dict[str, Tensor]:
         """Return the gradients that a loss would send: ones, made once."""
-        if not self._seeds:
+        if not self.seeds:
             for piece, (_, given) in zip(self.pieces, tape, strict=True):
                 for name, value in zip(piece.compute.outputs, given, strict=True):
                     if name in self.outputs and value.requires_grad:
-                        self._seeds[name] = torch.ones_like(value)
-        return dict(self._seeds)
-
-
-def accumulate(parameter: Tensor, gradient: Tensor | None) -> None:
-    """Add a gradient to a parameter's own."""
-    if gradient is None:
-        return
-    if parameter.grad is None:
-        # Laid out like the parameter, as autograd asks for.
-        parameter.grad = torch.empty_like(parameter).copy_(gradient)
-    else:
-        parameter.grad.add_(gradient)
+                        self.seeds[name] = torch.ones_like(value)
+        return dict(self.seeds)
 
 
 class _Gradients:

@@ -6,13 +6,16 @@ Samples stand in arrays of shape (repetitions, layers), in seconds.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from autosplit.types import Timing
 
-Samples = npt.NDArray[np.float64]
+Samples: TypeAlias = npt.NDArray[np.float64]
+Classes: TypeAlias = Sequence[Sequence[int]]
+"""Places of layers whose samples are pooled."""
 
 CONFIDENCE = 0.9
 _RESAMPLES = 200
@@ -26,7 +29,7 @@ def classes_of(keys: Sequence[Hashable]) -> list[list[int]]:
     return list(found.values())
 
 
-def timings(samples: Samples, classes: Sequence[Sequence[int]]) -> list[Timing]:
+def timings(samples: Samples, classes: Classes) -> list[Timing]:
     """Return the median of each layer over the samples of all layers of its class."""
     found: dict[int, Timing] = {}
     for members in classes:
@@ -37,7 +40,7 @@ def timings(samples: Samples, classes: Sequence[Sequence[int]]) -> list[Timing]:
     return [found[place] for place in range(samples.shape[1])]
 
 
-def error_bound(samples: Samples, classes: Sequence[Sequence[int]]) -> float:
+def error_bound(samples: Samples, classes: Classes) -> float:
     """Return a bound on the relative error of the sum of medians over all layers.
 
     Repetitions are drawn with replacement (bootstrap): the deviation that 90 % of the draws do

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from autosplit.layers import Grouping
@@ -45,9 +46,9 @@ class Findings:
 
     forward: list[Timing]
     backward: list[Timing]
-    saved: list[list[int]]
-    value_storage: dict[str, int]
-    storage_bytes: dict[int, int]
+    saved: list[tuple[Hashable, ...]]
+    value_storage: dict[str, Hashable]
+    storage_bytes: dict[Hashable, int]
     workspace_bytes: list[int]
     flops: list[int]
     returned: frozenset[str]
@@ -101,7 +102,7 @@ def summarise(
 
 
 def _values(
-    program: Program, grouping: Grouping, findings: Findings, number: dict[int, int]
+    program: Program, grouping: Grouping, findings: Findings, number: dict[Hashable, int]
 ) -> tuple[ValueProfile, ...]:
     """Return model inputs and everything that leaves the layer that made it."""
     outputs = set(program.outputs)
@@ -139,9 +140,8 @@ def _values(
 def _states(program: Program, grouping: Grouping, training: bool) -> tuple[StateProfile, ...]:
     users: dict[str, dict[str, None]] = {spec.fqn: {} for spec in program.states}
     for layer in grouping.layers:
-        for name in layer.nodes:
-            for state in program.states_of(program.node[name]):
-                users[state][layer.name] = None
+        for state in program.states_in(layer.nodes):
+            users[state][layer.name] = None
     return tuple(
         StateProfile(
             name=spec.fqn,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -103,6 +103,11 @@ class Program:
             if source.op == "state":
                 found[self.state[source.target].fqn] = None
         return tuple(found)
+
+    def states_in(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return first names of the state that the named nodes use themselves, each once."""
+        found = (state for name in names for state in self.states_of(self.node[name]))
+        return tuple(dict.fromkeys(found))
 
     def _under(self, fqn: str) -> Iterator[str]:
         spec = self.module[fqn]
