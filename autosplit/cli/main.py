@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
@@ -66,7 +67,9 @@ class Application(click.Group):
         """Run a command; failures become a message on standard error and an exit status."""
         terminal = extra.setdefault("obj", Terminal())
         run = partial(super().main, args, prog_name, complete_var, standalone_mode=False, **extra)
-        status = guard(terminal, run)
+        with warnings.catch_warnings():
+            warnings.showwarning = partial(_tell, terminal)
+            status = guard(terminal, run)
         if standalone_mode:
             sys.exit(status)
         return status
@@ -96,6 +99,11 @@ def guard(terminal: Terminal, run: Callable[[], Any]) -> int:
         )
     terminal.fail(failure)
     return failure.exit_code
+
+
+def _tell(terminal: Terminal, message: Warning | str, *_: object, **__: object) -> None:
+    """Show what libraries warn of to those who want details."""
+    terminal.detail(f"warning: {message}")
 
 
 def _usage(error: click.ClickException) -> AutosplitError:
