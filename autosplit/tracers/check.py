@@ -12,7 +12,9 @@ from torch import nn
 
 from autosplit.errors import TraceError
 from autosplit.modelspec.structure import map_tensors, walk
+from autosplit.program import TensorSpec
 from autosplit.tracers.base import Trace
+from autosplit.tracers.frames import failure
 from autosplit.tracers.replay import run_whole
 
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
@@ -39,6 +41,9 @@ def check(trace: Trace) -> None:
         Naming the first value that differs.
     """
     model = trace.model
+    if any(parameter.is_meta for parameter in model.parameters()):
+        _check_shapes(trace)
+        return
 
     def eager(args: Any, kwargs: Any) -> list[torch.Tensor]:
         return [tensor for _, tensor in walk(model(*args, **kwargs))]
@@ -46,13 +51,39 @@ def check(trace: Trace) -> None:
     def traced(args: Any, kwargs: Any) -> list[torch.Tensor]:
         return run_whole(trace, args, kwargs)
 
-    first, second = _run(trace, eager), _run(trace, traced)
+    try:
+        first = _run(trace, eager)
+    except Exception as error:
+        raise failure(error, "the model fails on its example inputs") from error
+    try:
+        second = _run(trace, traced)
+    except Exception as error:
+        raise failure(error, "the traced operations fail on the example inputs") from error
     if len(first.outputs) != len(second.outputs):
         raise TraceError("the traced model returns another number of tensors")
     for index, (a, b) in enumerate(zip(first.outputs, second.outputs, strict=True)):
         _compare(f"output {index}", a, b)
     _compare_named("gradient", first.gradients, second.gradients)
     _compare_named("buffer", first.buffers, second.buffers)
+
+
+def _check_shapes(trace: Trace) -> None:
+    """Replay on meta and compare the outputs with what was recorded."""
+    args = map_tensors(trace.args, lambda _, tensor: tensor.to("meta"))
+    kwargs = map_tensors(trace.kwargs, lambda _, tensor: tensor.to("meta"))
+    program = trace.program
+    try:
+        outputs = run_whole(trace, args, kwargs, device="meta")
+    except Exception as error:
+        raise failure(error, "the traced operations fail on meta tensors") from error
+    for name, found in zip(program.output_tree.values(), outputs, strict=True):
+        spec = program.node[name].value
+        assert isinstance(spec, TensorSpec)
+        shape = tuple(program.evaluate(size) for size in spec.shape)
+        if shape != tuple(found.shape) or spec.dtype != str(found.dtype).removeprefix("torch."):
+            raise TraceError(
+                f"{name} has another shape when replayed", cause=f"{shape} and {found.shape}"
+            )
 
 
 def _run(trace: Trace, forward: Callable[[Any, Any], list[torch.Tensor]]) -> _Run:

@@ -110,9 +110,9 @@ class FakeModel:
 
 
 def fake_input(
-    mode: FakeTensorMode, tensor: torch.Tensor, sizes: Mapping[int, torch.SymInt]
+    mode: FakeTensorMode, tensor: torch.Tensor, sizes: Mapping[int, int | torch.SymInt]
 ) -> torch.Tensor:
-    """Return a fake tensor like ``tensor`` whose dimensions in ``sizes`` are symbolic."""
+    """Return a fake tensor like ``tensor`` with the sizes in ``sizes``, which may be symbols."""
     shape: list[Any] = [sizes.get(dim, size) for dim, size in enumerate(tensor.shape)]
     device = "cpu" if tensor.device.type == "meta" else tensor.device
     with mode, torch.no_grad():

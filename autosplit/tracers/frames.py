@@ -11,12 +11,15 @@ import inspect
 import os
 import sys
 import sysconfig
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, lru_cache
 from types import CodeType, FrameType
 from typing import Any
 
 import torch
+
+from autosplit.errors import TraceError
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -65,6 +68,18 @@ def portable_path(filename: str) -> str:
         return os.path.basename(filename)
     root = max(roots, key=len).rstrip(os.sep)
     return filename[len(root) + 1 :].replace(os.sep, "/")
+
+
+def failure(error: Exception, message: str) -> TraceError:
+    """Return a trace error that names the line of user code at which ``error`` arose."""
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if is_user_file(frame.filename)
+    ]
+    said = str(error).strip().split("\n")[0]
+    cause = f"{type(error).__name__}: {said}"
+    if frames:
+        cause = f"{frames[-1].filename}:{frames[-1].lineno}: {cause}"
+    return TraceError(message, cause=cause)
 
 
 class FrameReader:

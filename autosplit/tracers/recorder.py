@@ -42,9 +42,12 @@ class Recorder(TorchFunctionMode):
         Filled by this object.
     fake
         The model with fake state in place.
+    read_frames
+        Whether to look at the running Python for names, helper functions and lines; without
+        it the trace is the same but for these.
     """
 
-    def __init__(self, recording: Recording, fake: FakeModel) -> None:
+    def __init__(self, recording: Recording, fake: FakeModel, *, read_frames: bool = True) -> None:
         super().__init__()
         self.recording = recording
         self.fake = fake
@@ -55,11 +58,15 @@ class Recorder(TorchFunctionMode):
         self._storages: dict[int, list[fx.Node]] = {}
         self._alive: list[Any] = []
         self._noted: set[tuple[fx.Node, int, str]] = set()
-        self._frames = FrameReader(
-            self.call_module.__func__.__code__,  # type: ignore[attr-defined]
-            self._new_function,
-            self._note_arguments,
-            lambda index: recording.calls[index].module,
+        self._frames = (
+            FrameReader(
+                self.call_module.__func__.__code__,  # type: ignore[attr-defined]
+                self._new_function,
+                self._note_arguments,
+                lambda index: recording.calls[index].module,
+            )
+            if read_frames
+            else None
         )
         self._current: Any = None
 
@@ -86,8 +93,9 @@ class Recorder(TorchFunctionMode):
         return node
 
     def finish(self) -> None:
-        """Let go of frames and tensors."""
-        self._frames.forget()
+        """Let go of the frames that were looked at."""
+        if self._frames is not None:
+            self._frames.forget()
 
     # ------------------------------------------------------------ what torch calls
 
@@ -116,7 +124,7 @@ class Recorder(TorchFunctionMode):
                 _refuse_foreign(module)
             return original(module, *args, **kwargs)
         caller = sys._getframe(1)
-        path, user = self._frames.path(caller, self._stack)
+        path, user = self._path(caller)
         self._note_locals(user)
         index = self.recording.add_call(
             CallRecord(
@@ -181,7 +189,7 @@ class Recorder(TorchFunctionMode):
                 hint="it has no public name in torch; use the public function instead",
             )
         caller = sys._getframe(2)
-        path, user = self._frames.path(caller, self._stack)
+        path, user = self._path(caller)
         self._note_locals(user)
         node = self._record("call_function", func, args, kwargs, out, path, caller)
         self._mark_writes(node, [*written, *_silently_written(func, args, kwargs)])
@@ -205,7 +213,6 @@ class Recorder(TorchFunctionMode):
             self._arguments(kwargs),
             name=_plain_name(target) if op == "call_function" else None,
         )
-        at = place(caller)
         node.meta.update(
             value=out,
             calls=path,
@@ -215,7 +222,7 @@ class Recorder(TorchFunctionMode):
             returns_argument=bool(args) and out is args[0],
             random=op == "call_function" and draws_random_numbers(target, args, kwargs),
             names=[],
-            location=_portable(at),
+            location=_portable(place(caller)) if self._frames is not None else None,
         )
         self._bind(node, out)
         return node
@@ -275,6 +282,12 @@ class Recorder(TorchFunctionMode):
         return _plain_number(value)
 
     # ------------------------------------------------------------ names
+
+    def _path(self, caller: FrameType) -> tuple[tuple[int, ...], list[tuple[FrameType, int]]]:
+        """Return the calls around an operation and the user's frames with theirs."""
+        if self._frames is None:
+            return tuple(self._stack), []
+        return self._frames.path(caller, self._stack)
 
     def _new_function(self, name: str, arg_names: tuple[str, ...], parent: int) -> int:
         return self.recording.add_call(CallRecord("function", name, None, parent, arg_names))

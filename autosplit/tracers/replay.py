@@ -276,13 +276,19 @@ def _renamed(expression: str, symbols: tuple[str, ...]) -> str:
     return ast.unparse(Rename().visit(ast.parse(expression, mode="eval")))
 
 
-def run_whole(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+def run_whole(
+    trace: Trace,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    device: torch.device | str | None = None,
+) -> list[Any]:
     """Run every node on the model's own inputs and return the output's values in order."""
     given = {
         spec.name: tensor
         for spec, (_, tensor) in zip(trace.program.inputs, walk_inputs(args, kwargs), strict=True)
     }
-    replay = compile_nodes(trace, (node.name for node in trace.program.nodes))
+    replay = compile_nodes(trace, (node.name for node in trace.program.nodes), device=device)
     results = dict(
         zip(replay.outputs, replay(*(given[name] for name in replay.inputs)), strict=True)
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping as MappingABC
 
-from autosplit.program import Arg, Mapping, Node, Sequence, Slice, TrainingSwitch
+from autosplit.program import Arg, Mapping, Node, Sequence, Size, Slice, TrainingSwitch
+from autosplit.sizes import evaluate
 
 _CONSTANTS = (bool, int, float, type(None))
 
@@ -17,60 +19,79 @@ class Different(Exception):  # noqa: N818 - it is caught, never shown
         self.location = location
 
 
-def merge_modes(train: tuple[Node, ...], evaluation: tuple[Node, ...]) -> dict[str, Node]:
-    """Return the nodes of the training trace whose constants differ in evaluation, by name.
+def merge_modes(
+    nodes: tuple[Node, ...],
+    other: tuple[Node, ...],
+    training: bool,
+    sizes: MappingABC[str, int],
+) -> dict[str, Node]:
+    """Return the nodes whose constants differ in the other mode, by name.
 
     A constant that differs becomes a ``TrainingSwitch``.
+
+    Parameters
+    ----------
+    nodes
+        Nodes of the trace; ``training`` tells its mode.
+    other
+        Nodes of the other mode, recorded with ``sizes`` as numbers.
 
     Raises
     ------
     Different
         If the modes differ in more than constants.
     """
+    merge = _Merge(training, sizes)
     merged: dict[str, Node] = {}
-    for a, b in zip(train, evaluation, strict=False):
-        if (a.name, a.op, a.target, a.calls) != (b.name, b.op, b.target, b.calls):
+    for a, b in zip(nodes, other, strict=False):
+        if (a.name, a.op, a.target) != (b.name, b.op, b.target):
             raise Different(a.location or b.location)
-        if (a.args, a.kwargs) == (b.args, b.kwargs):
-            continue
         try:
-            merged[a.name] = dataclasses.replace(
-                a,
-                args=_merge_all(a.args, b.args),
-                kwargs=_merge_pairs(a.kwargs, b.kwargs),
-                random=a.random or b.random,
-            )
+            args, kwargs = merge.all(a.args, b.args), merge.pairs(a.kwargs, b.kwargs)
         except Different:
             raise Different(a.location) from None
-    if len(train) != len(evaluation):
-        longer = max(train, evaluation, key=len)
-        raise Different(longer[min(len(train), len(evaluation))].location)
+        if (args, kwargs) != (a.args, a.kwargs) or a.random != b.random:
+            merged[a.name] = dataclasses.replace(
+                a, args=args, kwargs=kwargs, random=a.random or b.random
+            )
+    if len(nodes) != len(other):
+        longer = max(nodes, other, key=len)
+        raise Different(longer[min(len(nodes), len(other))].location)
     return merged
 
 
-def _merge(a: Arg, b: Arg) -> Arg:
-    if a == b and type(a) is type(b):
-        return a
-    if isinstance(a, _CONSTANTS) and isinstance(b, _CONSTANTS):
-        return TrainingSwitch(a, b)
-    if isinstance(a, Sequence) and isinstance(b, Sequence) and a.kind == b.kind:
-        return Sequence(a.kind, _merge_all(a.items, b.items))
-    if isinstance(a, Slice) and isinstance(b, Slice):
-        return Slice(_merge(a.start, b.start), _merge(a.stop, b.stop), _merge(a.step, b.step))
-    if isinstance(a, Mapping) and isinstance(b, Mapping):
-        return Mapping(_merge_pairs(a.items, b.items))
-    raise Different(None)
+class _Merge:
+    """Merges arguments of the two modes."""
 
+    def __init__(self, training: bool, sizes: MappingABC[str, int]) -> None:
+        self._training = training
+        self._sizes = sizes
 
-def _merge_all(a: tuple[Arg, ...], b: tuple[Arg, ...]) -> tuple[Arg, ...]:
-    if len(a) != len(b):
+    def one(self, a: Arg, b: Arg) -> Arg:
+        if a == b and type(a) is type(b):
+            return a
+        if isinstance(a, Size) and evaluate(a.expression, self._sizes) == b:
+            return a
+        if isinstance(a, _CONSTANTS) and isinstance(b, _CONSTANTS):
+            return TrainingSwitch(a, b) if self._training else TrainingSwitch(b, a)
+        if isinstance(a, Sequence) and isinstance(b, Sequence) and a.kind == b.kind:
+            return Sequence(a.kind, self.all(a.items, b.items))
+        if isinstance(a, Slice) and isinstance(b, Slice):
+            return Slice(
+                self.one(a.start, b.start), self.one(a.stop, b.stop), self.one(a.step, b.step)
+            )
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            return Mapping(self.pairs(a.items, b.items))
         raise Different(None)
-    return tuple(_merge(x, y) for x, y in zip(a, b, strict=True))
 
+    def all(self, a: tuple[Arg, ...], b: tuple[Arg, ...]) -> tuple[Arg, ...]:
+        if len(a) != len(b):
+            raise Different(None)
+        return tuple(self.one(x, y) for x, y in zip(a, b, strict=True))
 
-def _merge_pairs(
-    a: tuple[tuple[str, Arg], ...], b: tuple[tuple[str, Arg], ...]
-) -> tuple[tuple[str, Arg], ...]:
-    if [name for name, _ in a] != [name for name, _ in b]:
-        raise Different(None)
-    return tuple((name, _merge(x, y)) for (name, x), (_, y) in zip(a, b, strict=True))
+    def pairs(
+        self, a: tuple[tuple[str, Arg], ...], b: tuple[tuple[str, Arg], ...]
+    ) -> tuple[tuple[str, Arg], ...]:
+        if [name for name, _ in a] != [name for name, _ in b]:
+            raise Different(None)
+        return tuple((name, self.one(x, y)) for (name, x), (_, y) in zip(a, b, strict=True))
