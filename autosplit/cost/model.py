@@ -77,7 +77,8 @@ class PlanCost:
     stages, boundaries
         In pipeline order.
     sync_s
-        Seconds at the end of a step in which gradients of shared parameters are summed.
+        Seconds at the end of a step in which gradients are summed: those of parameters on
+        several stages, and those of replicas.
     bottleneck_s
         Load of the busiest rank per micro-batch.
     objective_s
@@ -131,6 +132,9 @@ class CostModel:
         Whether transfers run beside compute.
     objective
         "bottleneck" or "step", as in ``ChainProblem``.
+    replicas, replica_link
+        Copies of the pipeline that train on other data and sum their gradients after a step,
+        and the link between them.
     """
 
     graph: Graph
@@ -140,6 +144,8 @@ class CostModel:
     links: tuple[Link, ...]
     overlap: bool = False
     objective: Literal["bottleneck", "step"] = "step"
+    replicas: int = 1
+    replica_link: Link = Link()  # noqa: RUF009 (frozen)
 
     @cached_property
     def times(self) -> LayerTimes:
@@ -211,7 +217,7 @@ class CostModel:
                 )
             )
         bottleneck, objective = self.objective_of([stage.load_s for stage in stages])
-        sync_s = self._sync_s(stage_of)
+        sync_s = self._sync_s(stage_of) + self._replica_sync_s(stages)
         return PlanCost(tuple(stages), boundaries, sync_s, bottleneck, objective)
 
     def objective_of(self, loads: Sequence[float]) -> tuple[float, float]:
@@ -242,15 +248,18 @@ class CostModel:
         passing = work / max(speeds) / self.schedule.chunks
         return (self.schedule.microbatches - 1) * share + passing
 
-    def rank_excess(self, cost: PlanCost) -> tuple[float, ...]:
-        """Return the bytes by which each rank exceeds its device: the sum over its stages."""
-        used = [0.0] * self.schedule.ranks
-        budget = [math.inf] * self.schedule.ranks
+    def rank_bytes(self, cost: PlanCost) -> tuple[int, ...]:
+        """Return the peak memory of each rank: the sum over its stages."""
+        used = [0] * self.schedule.ranks
         for stage, found in enumerate(cost.stages):
-            rank = self.schedule.rank_of(stage)
-            used[rank] += found.memory.total_bytes
-            budget[rank] = self.places[stage].budget_bytes
-        return tuple(max(0.0, u - b) for u, b in zip(used, budget, strict=True))
+            used[self.schedule.rank_of(stage)] += found.memory.total_bytes
+        return tuple(used)
+
+    def rank_excess(self, cost: PlanCost) -> tuple[float, ...]:
+        """Return the bytes by which each rank exceeds its device."""
+        budget = {self.schedule.rank_of(s): p.budget_bytes for s, p in enumerate(self.places)}
+        used = self.rank_bytes(cost)
+        return tuple(max(0.0, nbytes - budget[rank]) for rank, nbytes in enumerate(used))
 
     def _load(self, work: float, before: float, after: float) -> float:
         return max(work, before, after) if self.overlap else work + before + after
@@ -304,16 +313,29 @@ class CostModel:
         return self.schedule.microbatches * buffers
 
     def _sync_s(self, stage_of: Sequence[int]) -> float:
-        """Return the seconds in which gradients of parameters on several ranks are summed.
-
-        A ring over n ranks moves 2 (n - 1) / n of the bytes over each link.
-        """
+        """Return the seconds in which gradients of parameters on several ranks are summed."""
         total = 0.0
-        slowest = max((link.s_per_byte for link in self.links), default=0.0)
-        latency = max((link.latency_s for link in self.links), default=0.0)
         for state in self.graph.states:
             ranks = {self.schedule.rank_of(stage_of[layer]) for layer in state.layers}
-            if state.trainable and len(ranks) > 1:
-                steps = 2 * (len(ranks) - 1)
-                total += steps * (state.nbytes / len(ranks) * slowest + latency)
+            if state.trainable:
+                total += self._all_reduce_s(state.nbytes, len(ranks))
         return total
+
+    def _replica_sync_s(self, stages: Sequence[StageCost]) -> float:
+        """Return the seconds in which the busiest rank sums its gradients over replicas."""
+        gradients = [0] * self.schedule.ranks
+        for stage, found in enumerate(stages):
+            gradients[self.schedule.rank_of(stage)] += found.memory.gradients_bytes
+        return self._all_reduce_s(max(gradients), self.replicas)
+
+    def _all_reduce_s(self, nbytes: int, members: int) -> float:
+        """Return the seconds of an all-reduce over a ring with the slowest link.
+
+        Over n members it moves 2 (n - 1) / n of the bytes over each link.
+        """
+        if members < 2 or not nbytes:
+            return 0.0
+        links = (*self.links, self.replica_link)
+        slowest = max(link.s_per_byte for link in links)
+        latency = max(link.latency_s for link in links)
+        return 2 * (members - 1) * (nbytes / members * slowest + latency)

@@ -119,6 +119,8 @@ class PlanRequest:
         searched.
     granularity
         Smallest piece that may stand alone: "layer", or "block" (never cut inside a block).
+    replicas
+        Copies of the pipeline, each on devices and data of its own.
     """
 
     stages: int
@@ -140,9 +142,10 @@ class PlanRequest:
     together: tuple[tuple[str, ...], ...] = ()
     boundaries: tuple[str, ...] = ()
     granularity: Literal["layer", "block"] = "layer"
+    replicas: int = 1
 
     def __post_init__(self) -> None:
-        require_finite(self, "stages", "microbatches", "ranks", minimum=1)
+        require_finite(self, "stages", "microbatches", "ranks", "replicas", minimum=1)
         require_finite(self, "memory_bytes", "latency_s", "time_limit_s", "gap")
         if self.link_bytes_per_s is not None:
             require(self, self.link_bytes_per_s > 0, "link_bytes_per_s must be positive")
@@ -178,6 +181,9 @@ class Plan:
         Seconds in the solver.
     step_s
         Simulated time of a training step.
+    sync_s
+        Part of the step in which gradients are summed: of parameters on several stages, and of
+        replicas.
     single_s
         Time of the same step on one device, for the speed-up.
     notes
@@ -207,11 +213,21 @@ class Plan:
     notes: tuple[str, ...] = ()
     nodes: tuple[tuple[str, ...], ...] = ()
     profile_path: str | None = None
+    sync_s: float = 0.0
 
     def __post_init__(self) -> None:
         require_finite(
             self,
-            *("objective_s", "bottleneck_s", "bound_s", "gap", "solver_s", "step_s", "single_s"),
+            *(
+                "objective_s",
+                "bottleneck_s",
+                "bound_s",
+                "gap",
+                "solver_s",
+                "step_s",
+                "single_s",
+                "sync_s",
+            ),
         )
         require(self, bool(self.stages), "a plan needs at least one stage")
         placed = [name for stage in self.stages for name in stage.layers]

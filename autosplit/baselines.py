@@ -1,0 +1,149 @@
+"""Plans as people make them by hand, to compare with: one rule each, on the same cost model.
+
+All divide the layers in their running order into consecutive stages.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from autosplit.cost import CostModel
+from autosplit.registry import Registry
+from autosplit.simulate import simulate
+
+Rule = Callable[[CostModel], "tuple[int, ...] | None"]
+"""Return the stage of each layer; None where the rule does not apply."""
+
+BASELINES: Registry[Rule] = Registry("baseline")
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How a baseline does.
+
+    Parameters
+    ----------
+    name
+        Its name in ``BASELINES``.
+    step_s, bottleneck_s
+        As in ``Plan``.
+    memory_bytes
+        Peak memory of the fullest rank.
+    fits
+        Whether every rank fits its device.
+    """
+
+    name: str
+    step_s: float
+    bottleneck_s: float
+    memory_bytes: int
+    fits: bool
+
+
+def compare(model: CostModel) -> tuple[Comparison, ...]:
+    """Return what every baseline costs, in the order of their names."""
+    found = []
+    for name in BASELINES:
+        stage_of = BASELINES[name](model)
+        if stage_of is None:
+            continue
+        cost = model.evaluate(stage_of)
+        timeline = simulate(
+            cost, model.schedule, training=model.graph.training, overlap=model.overlap
+        )
+        found.append(
+            Comparison(
+                name=name,
+                step_s=timeline.step_s,
+                bottleneck_s=cost.bottleneck_s,
+                memory_bytes=max(model.rank_bytes(cost)),
+                fits=not any(model.rank_excess(cost)),
+            )
+        )
+    return tuple(found)
+
+
+@BASELINES.register("uniform")
+def uniform(model: CostModel) -> tuple[int, ...]:
+    """Give every stage the same number of layers."""
+    return balanced([1.0] * len(model.graph), model.schedule.stages)
+
+
+@BASELINES.register("parameters")
+def parameters(model: CostModel) -> tuple[int, ...]:
+    """Give every stage about the same bytes of parameters."""
+    weights = [0.0] * len(model.graph)
+    for state in model.graph.states:
+        if state.layers:
+            weights[state.layers[0]] += state.nbytes
+    return balanced(weights, model.schedule.stages)
+
+
+@BASELINES.register("flops")
+def flops(model: CostModel) -> tuple[int, ...] | None:
+    """Give every stage about the same floating-point operations."""
+    counts = [layer.flops for layer in model.graph.layers]
+    if any(count is None for count in counts):
+        return None
+    return balanced([float(count or 0) for count in counts], model.schedule.stages)
+
+
+@BASELINES.register("time")
+def time(model: CostModel) -> tuple[int, ...]:
+    """Give every stage about the same time, transfers and memory left out."""
+    pairs = zip(model.times.forward_s, model.times.backward_s, strict=True)
+    return balanced([forward + backward for forward, backward in pairs], model.schedule.stages)
+
+
+@BASELINES.register("memory")
+def memory(model: CostModel) -> tuple[int, ...]:
+    """Fill one device after the other, as device maps for inference do."""
+    needs = [model.memory.least_bytes(layer, 1) for layer in range(len(model.graph))]
+    stages = model.schedule.stages
+    share = sum(needs) / stages
+    stage_of: list[int] = []
+    stage, filled = 0, 0.0
+    for layer, need in enumerate(needs):
+        budget = min(model.places[stage].budget_bytes, max(share, need))
+        left = len(needs) - layer
+        full = filled and filled + need > budget
+        if stage < stages - 1 and (full or left <= stages - 1 - stage):
+            stage, filled = stage + 1, 0.0
+        stage_of.append(stage)
+        filled += need
+    return tuple(stage_of)
+
+
+def balanced(weights: Sequence[float], stages: int) -> tuple[int, ...]:
+    """Cut a row of weights into ``stages`` pieces so that the heaviest is lightest.
+
+    The exact dynamic program over prefixes (linear partitioning).
+    """
+    count = len(weights)
+    before = [0.0, *itertools.accumulate(weights)]
+    best = [before[end] for end in range(count + 1)]
+    cuts: list[list[int]] = []
+    for pieces in range(2, stages + 1):
+        row, cut = [float("inf")] * (count + 1), [0] * (count + 1)
+        for end in range(pieces, count + 1):
+            # The last piece grows as the cut moves left, the rest shrinks: meet in between.
+            low, high = pieces - 1, end - 1
+            while low < high:
+                middle = (low + high) // 2
+                if best[middle] < before[end] - before[middle]:
+                    low = middle + 1
+                else:
+                    high = middle
+            for start in {low, max(low - 1, pieces - 1)}:
+                value = max(best[start], before[end] - before[start])
+                if value < row[end]:
+                    row[end], cut[end] = value, start
+        best = row
+        cuts.append(cut)
+    ends = [count]
+    for cut in reversed(cuts):
+        ends.append(cut[ends[-1]])
+    starts = sorted(ends[1:])
+    return tuple(sum(start <= layer for start in starts) for layer in range(count))

@@ -1,0 +1,71 @@
+"""The search tries whole configurations and says why each lost."""
+
+import dataclasses
+
+import pytest
+
+from autosplit.errors import InfeasibleError, UsageError
+from autosplit.search import search
+from autosplit.types import PlanRequest
+from tests.builders import profile
+
+ANY = PlanRequest(1, 1, link_bytes_per_s=100.0)
+
+
+def sized(rows, layers=8, **fields):
+    """Return a profile whose times grow less than its batch."""
+    measured = profile([1.0 + rows] * layers, **fields)
+    model = dataclasses.replace(measured.model, batch_size=rows)
+    return dataclasses.replace(measured, model=model)
+
+
+def test_the_fastest_configuration_comes_first():
+    found = search([sized(1), sized(4)], ANY, devices=4, global_batch=32)
+    rates = [candidate.samples_per_s for candidate in found.candidates]
+    assert rates == sorted(rates, reverse=True)
+    assert found.best is found.candidates[0].plan
+    for candidate in found.candidates:
+        request = candidate.request
+        assert request.ranks * request.replicas <= 4
+        assert request.replicas * request.microbatches * candidate.microbatch_size == 32
+        assert bool(candidate.reason) == (candidate is not found.candidates[0])
+
+
+def test_losers_say_why():
+    found = search(
+        [sized(1)], ANY, devices=4, global_batch=4, replicas=False, schedules=("gpipe", "1f1b")
+    )
+    reasons = {(c.request.ranks, c.request.schedule): c.reason for c in found.candidates}
+    assert "compute" in reasons[1, "gpipe"]
+    assert found.best.request.ranks == 4
+
+
+def test_memory_rules_out_and_says_so():
+    heavy = sized(1, param_bytes=[100] * 8)
+    request = dataclasses.replace(ANY, memory_bytes=900, optimizer="sgd")
+    found = search([heavy], request, devices=4, global_batch=8, replicas=False)
+    assert found.best.request.ranks >= 2
+    lost = {c.request.ranks: c.reason for c in found.candidates if c.plan is None}
+    assert "no 1-stage plan fits" in lost[1]
+    assert all(c.memory_bytes <= 900 for c in found.candidates)
+
+
+def test_replicas_pay_for_their_gradients():
+    light, heavy = sized(1), sized(1, param_bytes=[4000] * 8)
+    assert search([light], ANY, devices=2, global_batch=8).best.request.replicas == 2
+    found = search([heavy], ANY, devices=2, global_batch=8)
+    assert found.best.request.replicas == 1
+    assert any("summing gradients" in candidate.reason for candidate in found.candidates)
+
+
+def test_a_batch_that_no_microbatch_divides():
+    with pytest.raises(UsageError) as caught:
+        search([sized(4)], ANY, devices=2, global_batch=6)
+    assert "4" in caught.value.cause
+
+
+def test_nothing_fits():
+    request = dataclasses.replace(ANY, memory_bytes=10)
+    with pytest.raises(InfeasibleError) as caught:
+        search([sized(1, param_bytes=[100] * 8)], request, devices=2, global_batch=4)
+    assert "l0 alone needs" in caught.value.cause
