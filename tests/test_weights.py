@@ -37,18 +37,18 @@ def test_every_dtype_comes_back_bit_for_bit(tmp_path: Path, dtype: torch.dtype):
     for name, tensor in tensors.items():
         assert found[name].dtype == dtype
         assert found[name].shape == tensor.shape
-        assert (
-            found[name].view(torch.uint8).tolist()
-            == (tensor.contiguous().view(torch.uint8).tolist())
-            if tensor.dim()
-            else torch.equal(found[name], tensor)
-        )
+        assert _raw(found[name]) == _raw(tensor)
+
+
+def _raw(tensor: torch.Tensor) -> list[int]:
+    flat = tensor.contiguous().reshape(-1)
+    return flat.view(torch.uint8).tolist()
 
 
 def test_what_cannot_be_written_is_named(tmp_path: Path):
     with pytest.raises(AutosplitError, match="w has no value: the model was built without"):
         write_safetensors(tmp_path / "t", {"w": torch.ones(2, device="meta")})
-    with pytest.raises(AutosplitError, match="w is torch.complex128"):
+    with pytest.raises(AutosplitError, match=r"w is torch\.complex128"):
         write_safetensors(tmp_path / "t", {"w": torch.ones(2, dtype=torch.complex128)})
 
 
