@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from autosplit.codegen import flow, helpers, names, statements, tree
 from autosplit.codegen.classes import define, name_classes
+from autosplit.codegen.loops import fold_loops
 from autosplit.codegen.scopes import Rewrite, Scope, StageGraph
 from autosplit.codegen.source import Source
 from autosplit.program import Program
@@ -141,11 +142,10 @@ def _body(
     taken = {helpers.wished_name(inner) for inner in scope.scopes() if inner.kind == "function"}
     forced: set[str] = set()
     while True:
-        scope.body = list(
-            statements.statements(
-                graph, scope, fold=options.fold, chain=options.fold, forced=forced
-            )
+        lines = statements.statements(
+            graph, scope, fold=options.fold, chain=options.chain, forced=forced
         )
+        scope.body = fold_loops(graph, scope, lines) if options.loops else list(lines)
         crowded = names.assign(graph, scope, taken, source=options.source_names)
         if not options.fold or not crowded - forced:
             return

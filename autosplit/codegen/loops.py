@@ -192,9 +192,9 @@ class _Rounds:
                 if value in later:
                     return False
                 for distance, statements in enumerate(reads[at + 1 :]):
-                    if any(value in read for read in statements):
-                        if distance > 0 or place not in self.carried:
-                            return False
+                    read = any(value in names for names in statements)
+                    if read and (distance > 0 or place not in self.carried):
+                        return False
         return True
 
     def _copies(self, loop: Loop) -> list[tuple[str, str]]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from autosplit.codegen.scopes import Scope, StageGraph
-from autosplit.program import PLAIN, Call, Program, Ref
+from autosplit.program import PLAIN, Ambient, Call, Program, Ref
 from autosplit.stages.types import StageSpec
 
 _SEQUENTIAL = ("torch.nn.Sequential", "torch.nn.modules.container.Sequential")
@@ -56,8 +56,9 @@ def measure(program: Program, specs: Iterable[StageSpec]) -> Extents:
 
 def _path(program: Program, name: str) -> tuple[int, ...]:
     """Return the calls an operation is made in, that of a layer itself left out."""
-    node = program.node[name]
-    return node.calls[:-1] if node.op == "module" else node.calls
+    calls = program.node[name].calls
+    fqn = program.calls[calls[-1]].fqn if calls else None
+    return calls[:-1] if fqn is not None and program.module[fqn].leaf else calls
 
 
 def flat(graph: StageGraph) -> Scope:
@@ -72,9 +73,8 @@ def build(graph: StageGraph, extents: Extents, *, helpers: bool) -> Scope:
     """Return the call tree of a stage."""
     root = Scope("stage", graph.program.calls[0], "")
     stack = [root]
-    for name, node in graph.nodes.items():
-        path = node.calls[:-1] if node.op == "module" else node.calls
-        path = tuple(index for index in path if index != root.call.index)
+    for name in graph.nodes:
+        path = tuple(i for i in _path(graph.program, name) if i != root.call.index)
         depth = 0
         while depth < len(path) and depth + 1 < len(stack):
             if stack[depth + 1].call.index != path[depth]:
@@ -84,7 +84,10 @@ def build(graph: StageGraph, extents: Extents, *, helpers: bool) -> Scope:
         for index in path[depth:]:
             stack.append(_open(graph.program.calls[index], stack[-1]))
         stack[-1].items.append(name)
-    _Pruner(graph, extents, helpers).prune(root)
+    pruner = _Pruner(graph, extents, helpers)
+    pruner.prune(root)
+    pruner.spread(root)
+    pruner.settle(root)
     return root
 
 
@@ -116,6 +119,7 @@ class _Pruner:
     graph: StageGraph
     extents: Extents
     helpers: bool
+    dissolved: set[str] = field(default_factory=set)
 
     def prune(self, scope: Scope) -> None:
         """Dissolve inner scopes that cannot or should not stand alone."""
@@ -123,33 +127,48 @@ class _Pruner:
             self.prune(child)
             stays = self._function(child) if child.kind == "function" else self._module(child)
             if not stays:
-                dissolve(self.graph, scope, child)
+                self._dissolve(scope, child)
         self._reenter(scope)
-        if scope.kind == "stage":
-            self._settle(scope)
+
+    def spread(self, scope: Scope) -> None:
+        """Dissolve every call of a module of which another call is dissolved."""
+        before = -1
+        while before != len(self.dissolved):
+            before = len(self.dissolved)
+            for parent in [*scope.scopes(), scope]:
+                for child in [item for item in parent.items if isinstance(item, Scope)]:
+                    if child.kind != "function" and child.call.fqn in self.dissolved:
+                        self._dissolve(parent, child)
+
+    def _dissolve(self, parent: Scope, child: Scope) -> None:
+        if child.kind != "function" and child.call.fqn is not None:
+            self.dissolved.add(child.call.fqn)
+        dissolve(self.graph, parent, child)
 
     def _reenter(self, scope: Scope) -> None:
         """Dissolve calls that are left and entered again: one body cannot be run in parts."""
         seen = Counter(item.call.index for item in scope.items if isinstance(item, Scope))
         for child in [item for item in scope.items if isinstance(item, Scope)]:
             if seen[child.call.index] > 1:
-                dissolve(self.graph, scope, child)
+                self._dissolve(scope, child)
 
-    def _settle(self, scope: Scope) -> None:
+    def settle(self, scope: Scope) -> None:
         """Name inner modules as their caller reaches them; dissolve callers that cannot."""
         for child in [item for item in scope.items if isinstance(item, Scope)]:
             if child.kind == "function":
                 continue
             child.fqn = self._reach(child.call.fqn or "", scope) or child.fqn
-            self._settle(child)
+            self.settle(child)
             if not self._reaches_all(child):
                 dissolve(self.graph, scope, child)
+                self.settle(scope)
+                return
         for child in [item for item in scope.items if isinstance(item, Scope)]:
             if child.kind != "function":
                 child.fqn = self._reach(child.call.fqn or "", scope) or child.fqn
             child.ambient = self._ambient(child)
 
-    def _ambient(self, scope: Scope) -> object:
+    def _ambient(self, scope: Scope) -> Ambient:
         found = {self.graph.nodes[name].ambient for name in scope.nodes()}
         return found.pop() if len(found) == 1 else PLAIN
 
@@ -162,9 +181,10 @@ class _Pruner:
             if isinstance(item, Scope):
                 if item.kind != "function" and not item.fqn.startswith(scope.prefix):
                     return False
-            elif self.graph.nodes[item].op == "module":
-                if self.graph.held_module(self.graph.nodes[item].target, scope.prefix) is None:
-                    return False
+                continue
+            node = self.graph.nodes[item]
+            if node.op == "module" and not self.graph.held_module(node.target, scope.prefix):
+                return False
         return True
 
     def _module(self, scope: Scope) -> bool:
