@@ -1,0 +1,1 @@
+"""Tests of the whole walk: profile, plan, export, run."""

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from autosplit.program import InputSpec, Node, Program, Ref, StateSpec, Symbol, TensorSpec, Tree

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import sys
 import traceback
 import warnings
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from pipeline import Pipeline, Processes, merge_outputs, split_batch, start
 from pipeline.batches import Microbatch
 from pipeline.routing import Routing, read_routing
@@ -20,9 +22,8 @@ from torch import Tensor, nn
 from autosplit.serialize import to_data
 from autosplit.stages import split
 from tests.functional.runtime.recipes import Recipe, RecipeStage
-from tests.functional.runtime.scenarios import SCENARIOS
+from tests.functional.runtime.scenarios import SCENARIOS, dropout
 
-TOLERANCE = 1e-6
 MICROBATCHES = 4
 
 
@@ -141,7 +142,41 @@ def train(case: Case, schedule: str) -> dict[str, float]:
     for stage in pipeline.stages.values():
         for name, parameter in stage.named_parameters(remove_duplicate=False):
             worst["weight"] = max(worst["weight"], difference(parameter, parameters[name]))
+    worst["copies"] = 0.0 if copies_are_equal(case, pipeline) else float("inf")
     return worst
+
+
+def copies_are_equal(case: Case, pipeline: Pipeline) -> bool:
+    """Whether all copies of shared parameters are equal to the last bit."""
+    mine = {
+        (shared.name, stage): pipeline.stages[stage].get_parameter(name).tolist()
+        for shared in case.routing.shared
+        for stage, name in shared.holders
+        if stage in pipeline.stages
+    }
+    gathered: list[Any] = [None] * case.processes.world
+    dist.all_gather_object(gathered, mine)
+    found: dict[str, Any] = {}
+    return all(
+        found.setdefault(name, values) == values
+        for part in gathered
+        for (name, _), values in part.items()
+    )
+
+
+def switch(case: Case) -> dict[str, float]:
+    """Dropout is on after ``train()`` and off after ``train(False)``."""
+    pipeline = case.pipeline("gpipe")
+    means = []
+    for mode in (True, False, False):
+        pipeline.train(mode)
+        losses = pipeline.step(case.batch(8))
+        means.append(sum(map(float, losses)))
+    if not pipeline.has_last:
+        return {"switch": 0.0}
+    off_is_steady = means[1] == means[2]
+    on_differs = means[0] != means[1]
+    return {"switch": 0.0 if off_is_steady and on_differs else float("inf")}
 
 
 def infer(case: Case) -> dict[str, float]:
@@ -161,30 +196,34 @@ def infer(case: Case) -> dict[str, float]:
     return {"output": max(difference(merged[k], reference[k]) for k in reference)}
 
 
-def main() -> None:
-    """Run everything; write the results of this rank."""
+def main(folder: Path, runs: list[str]) -> None:
+    """Run every scenario for each ``SCHEDULE/SHIFT``; write the results of this rank."""
     warnings.filterwarnings("ignore")
-    folder = Path(sys.argv[1])
-    names = set(sys.argv[2:])
-    world = int(__import__("os").environ["WORLD_SIZE"])
-    probe = type("Probe", (), {"run": type("Run", (), {"ranks": tuple(range(world))})})
+    world = int(os.environ["WORLD_SIZE"])
     results: dict[str, Any] = {}
-    with start(probe, device="cpu", threads=1, timeout_s=60) as processes:  # type: ignore[arg-type]
+    with start(Probe(world), device="cpu", threads=1, timeout_s=60) as processes:  # type: ignore[arg-type]
         for make in SCENARIOS:
-            if names and make.__name__ not in names:
-                continue
-            for shift in (0, 1):
-                case = Case(make(), processes, shift, folder)
-                for schedule in ("gpipe", "1f1b"):
-                    key = f"{make.__name__} {schedule} {shift}"
-                    results[key] = train(case, schedule)
-                results[f"{make.__name__} infer {shift}"] = infer(case)
+            for schedule, shift in (run.split("/") for run in runs):
+                case = Case(make(), processes, int(shift), folder)
+                results[f"{make.__name__} {schedule}/{shift}"] = {
+                    **train(case, schedule),
+                    **infer(case),
+                    **(switch(case) if make is dropout else {}),
+                }
     (folder / f"result_{processes.rank}.json").write_text(json.dumps(results))
+
+
+class Probe:
+    """As much of a routing table as joining the process group needs."""
+
+    def __init__(self, world: int) -> None:
+        self.run = self
+        self.ranks = tuple(range(world))
 
 
 if __name__ == "__main__":
     try:
-        main()
+        main(Path(sys.argv[1]), sys.argv[2:])
     except Exception:
         traceback.print_exc()
         raise SystemExit(1) from None
