@@ -31,6 +31,7 @@ console = Console(highlight=False)
 def main() -> None:
     """Walk from the model to the table."""
     os.chdir(ROOT)
+    os.environ["OMP_NUM_THREADS"] = "1"
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir()
     profile, plan, pipeline = (
@@ -42,9 +43,8 @@ def main() -> None:
         *("-o", plan),
     )
     autosplit("export", plan, "-o", pipeline)
-    autosplit("verify", pipeline)
     autosplit("verify", pipeline, "--distributed")
-    together = trained("together", f"{pipeline}/launch.sh", "--threads", "1")
+    together = trained("together", f"{pipeline}/launch.sh", "train.py", "--threads", "1")
     alone = trained(
         *("alone", sys.executable, "tools/train_alone.py", MODEL),
         *("--microbatch-size", str(ROWS), "--microbatches", str(MICROBATCHES)),
@@ -69,7 +69,7 @@ def run(command: list[str], name: str | None = None) -> None:
 
 def trained(name: str, *command: str) -> dict[str, list[float]]:
     """Train, and return the losses and step times that the run reports."""
-    report = FOLDER / f"{name}.json"
+    report = ROOT / FOLDER / f"{name}.json"
     run([*command, "--steps", str(STEPS), "--report", str(report)])
     record: dict[str, list[float]] = json.loads(report.read_text())
     return record
