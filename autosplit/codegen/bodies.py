@@ -338,7 +338,10 @@ def call_method(base: Expr, name: str) -> Expr:
 
 
 def _singular(word: str) -> str:
-    word = re.sub(r"\W", "_", word, flags=re.ASCII)
+    """Return a name for one element of a list of this name."""
+    word = re.sub(r"\W", "_", word, flags=re.ASCII).lower()
+    if not word.isidentifier():
+        return "layer"
     if word.endswith("s") and len(word) > 2:
         return word[:-1]
-    return {"h": "block"}.get(word, f"{word}_item") if word else "layer"
+    return {"h": "block"}.get(word, f"{word}_item")

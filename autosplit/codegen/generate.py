@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass
 
 from autosplit.codegen import flow, helpers, names, statements, tree
@@ -106,6 +107,7 @@ def _write(
     classes = define(graph, root, functions.name)
     name_classes(graph, classes, {helper.name for helper in functions.distinct})
     text = Source(graph, classes, functions).text()
+    ast.parse(text)
     return StageSource(spec.index, text, tuple(graph.rewrites))
 
 

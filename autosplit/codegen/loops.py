@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Iterator
+from dataclasses import replace
 
 from autosplit.codegen.expressions import (
     Expr,
@@ -114,25 +115,43 @@ class _Rounds:
         self.made = [_made(statements_) for statements_ in self.rounds]
         self.all_made = {value for made in self.made for value in made}
         self.carried: dict[tuple[int, int], str] = {}
+        self.carrying: dict[tuple[int, int], tuple[int, int]] = {}
         self.lists: dict[tuple[str, int], None] = {}
+        self.just_carried: tuple[int, int] | None = None
 
     def loop(self) -> Loop | None:
         """Return the loop, or None if the rounds depend on one another in another way."""
         calls = False
         for place in range(len(self.rounds[0])):
             rows = [list(_leaves(statements[place])) for statements in self.rounds]
-            for column in zip(*rows, strict=True):
+            for at, column in enumerate(zip(*rows, strict=True)):
                 calls = calls or isinstance(column[0], ModuleRef)
                 if not self._agrees(column):
                     return None
+                if self.just_carried is not None:
+                    self.carrying[place, at] = self.just_carried
         if not calls or not (self.lists or self.carried) or len(self.lists) > _MOST_LISTS:
             return None
         if not self._forgets():
             return None
         carried = {self._value(place): initial for place, initial in self.carried.items()}
-        loop = Loop(self.rounds, list(self.lists), carried, self._variable())
+        body = [self._written(at, statement) for at, statement in enumerate(self.rounds[0])]
+        loop = Loop(body, self.rounds, list(self.lists), carried, self._variable())
         loop.copies = self._copies(loop)
         return loop
+
+    def _written(self, place: int, statement: Statement) -> Statement:
+        """Return a statement of the first round that reads carried values by their own name."""
+        at = -1
+
+        def leaf(part: Leaf) -> Expr:
+            nonlocal at
+            at += 1
+            carried = self.carrying.get((place, at))
+            return part if carried is None else Value(self._value(carried))
+
+        target = None if statement.place is None else transform(statement.place, leaf)
+        return replace(statement, place=target, expr=transform(statement.expr, leaf))
 
     def _value(self, place: tuple[int, int]) -> str:
         target = self.rounds[0][place[0]].targets[place[1]]
@@ -141,6 +160,7 @@ class _Rounds:
 
     def _agrees(self, column: tuple[Leaf, ...]) -> bool:
         first = column[0]
+        self.just_carried = None
         if isinstance(first, Value):
             return self._value_agrees([leaf.name for leaf in column if isinstance(leaf, Value)])
         if isinstance(first, ModuleRef | StateRef):
@@ -166,6 +186,7 @@ class _Rounds:
         pairs = zip(self.made, names[1:], strict=False)
         if place == (-1, -1) or any(made.get(name) != place for made, name in pairs):
             return False
+        self.just_carried = place
         return self.carried.setdefault(place, first) == first and first not in self.all_made
 
     def _names_agree(self, names: list[str]) -> bool:

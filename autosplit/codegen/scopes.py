@@ -242,23 +242,24 @@ class Loop:
 
     Parameters
     ----------
+    body
+        The statements that are written: those of the first round, which read what is carried
+        under the name it gets in the loop.
     rounds
-        The statements of each round; those of the first are written.
+        The statements of each round.
     lists
         Container and first index of each list that is walked.
     carried
         Value of the first round to the value that takes its place before the loop.
     variable
         Name for the item, from the model's source.
+    copies
+        Carried values that start as a copy, because what they start from is read again.
     """
 
+    body: list[Statement]
     rounds: list[list[Statement]]
     lists: list[tuple[str, int]]
     carried: dict[str, str]
     variable: str | None = None
     copies: list[tuple[str, str]] = field(default_factory=list)
-
-    @property
-    def body(self) -> list[Statement]:
-        """The statements that are written."""
-        return self.rounds[0]
