@@ -262,14 +262,14 @@ class Highs(_PulpSolver):
 def _stdout_closed() -> Iterator[None]:
     """Send what a C library prints to nowhere: stdout belongs to data."""
     sys.stdout.flush()
-    kept = os.dup(1)
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     try:
-        with open(os.devnull, "wb") as nowhere:
-            os.dup2(nowhere.fileno(), 1)
+        os.dup2(nowhere, 1)
         yield
     finally:
         os.dup2(kept, 1)
         os.close(kept)
+        os.close(nowhere)
 
 
 @SOLVERS.register("ilp")

@@ -122,16 +122,17 @@ def _better(first: Solution, second: Solution) -> Solution:
 
 
 def _cross_check(problem: ChainProblem, time_limit_s: float, gap: float) -> Solution:
-    first = _attempt("dp", problem, time_limit_s / 2, gap, None)
-    second = _attempt("ilp", problem, time_limit_s / 2, gap, _incumbent(problem, time.monotonic()))
+    known = _incumbent(problem, time.monotonic() + time_limit_s / 4)
+    first = _attempt("dp", problem, time_limit_s / 3, gap, None)
+    second = _attempt("ilp", problem, time_limit_s / 3, gap, known)
     proven = {first.status, second.status} <= {"optimal", "infeasible"}
     if not proven:
         note = "cross-check: not both solvers finished in time"
         answer = _better(first, second)
         return dataclasses.replace(answer, notes=(*answer.notes, note))
-    known = first.stage_of is not None and second.stage_of is not None
+    plans = first.stage_of is not None and second.stage_of is not None
     differ = abs(first.objective_s - second.objective_s) > AGREE * abs(first.objective_s)
-    if first.status != second.status or (known and differ):
+    if first.status != second.status or (plans and differ):
         raise AutosplitError(
             f"solvers disagree: dp {first.objective_s:.9g}, "
             f"{second.solver} {second.objective_s:.9g} seconds",
