@@ -386,6 +386,8 @@ def _is_bound(expr: Expr) -> bool:
 def is_simple(expr: Expr) -> bool:
     """Say whether the formatter writes ``**`` beside ``expr`` without spaces."""
     match expr:
+        case Number():
+            return True
         case Text(text):
             body = text[1:] if text.startswith("-") else text
             return all(part.isidentifier() for part in body.split(".")) or _is_number(body)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autosplit.codegen import flow, helpers, names, statements, tree
 from autosplit.codegen.classes import define, name_classes
 from autosplit.codegen.loops import fold_loops
 from autosplit.codegen.scopes import Rewrite, Scope, StageGraph
+from autosplit.codegen.simplify import plain_ambients, simplify
 from autosplit.codegen.source import Source
 from autosplit.program import Program
 from autosplit.stages.types import StageSpec
@@ -32,6 +33,8 @@ class CodegenOptions:
         Write ``x.view(...)`` and ``.transpose(...)`` of one variable as one statement.
     loops
         Write repeated statements over the elements of a list as a loop.
+    simplify
+        Leave out operations that return what they are given.
     """
 
     classes: bool = True
@@ -40,9 +43,12 @@ class CodegenOptions:
     helpers: bool = True
     chain: bool = True
     loops: bool = True
+    simplify: bool = True
 
 
-FLAT = CodegenOptions(classes=False, helpers=False, fold=False, chain=False, loops=False)
+FLAT = CodegenOptions(
+    classes=False, helpers=False, fold=False, chain=False, loops=False, simplify=False
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +103,8 @@ def _write(
     program: Program, spec: StageSpec, options: CodegenOptions, extents: tree.Extents
 ) -> StageSource:
     graph = _graph(program, spec)
+    if options.simplify:
+        simplify(graph)
     root = _tree(graph, options, extents)
     functions = helpers.Helpers()
     for scope in [*root.scopes(), root]:
@@ -112,7 +120,12 @@ def _write(
 
 
 def _graph(program: Program, spec: StageSpec) -> StageGraph:
+    ambients = plain_ambients(program)
     nodes = {name: program.node[name] for name in spec.nodes}
+    nodes = {
+        name: replace(node, ambient=ambients[name]) if name in ambients else node
+        for name, node in nodes.items()
+    }
     graph = StageGraph(program, spec, nodes, list(spec.give))
     for name in (*spec.take, *spec.nodes):
         for source in program.node[name].source_names:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -18,7 +19,7 @@ from autosplit.codegen.expressions import (
 )
 from autosplit.codegen.operators import argument
 from autosplit.codegen.scopes import StageGraph
-from autosplit.program import Constructor, ModuleSpec, StateSpec
+from autosplit.program import Arg, Constructor, ModuleSpec, Sequence, StateSpec
 
 _POSITIONAL: dict[str, tuple[str, ...]] = {
     "Linear": ("in_features", "out_features"),
@@ -204,12 +205,32 @@ def frozen_parts(graph: StageGraph, member: Layer) -> list[str]:
 def _layer(constructor: Constructor, states: list[StateSpec]) -> Expr:
     hints = _POSITIONAL.get(constructor.qualified.rpartition(".")[2], ())
     names = [*hints, *[""] * len(constructor.args)]
-    args = tuple(argument(arg, hint) for arg, hint in zip(constructor.args, names, strict=False))
-    kwargs = tuple((key, argument(arg, key)) for key, arg in constructor.kwargs)
+    given, named = _plain_arguments(constructor)
+    args = tuple(argument(arg, hint) for arg, hint in zip(given, names, strict=False))
+    kwargs = tuple((key, argument(arg, key)) for key, arg in named)
     dtypes = {state.dtype for state in states if "float" in state.dtype}
     if len(dtypes) == 1 and _NORMAL_DTYPE not in dtypes and "dtype" not in dict(kwargs):
         kwargs = (*kwargs, ("dtype", dotted(f"torch.{dtypes.pop()}")))
     return Invoke(dotted(_public(constructor.qualified)), args, kwargs)
+
+
+def _plain_arguments(
+    constructor: Constructor,
+) -> tuple[tuple[Arg, ...], tuple[tuple[str, Arg], ...]]:
+    """Return arguments as people write them: ``3`` for ``(3, 3)``, ``Dropout(0.1)``."""
+    name = constructor.qualified.rpartition(".")[2]
+    args, kwargs = constructor.args, constructor.kwargs
+    if name.endswith("Dropout") and not args and kwargs and kwargs[0][0] == "p":
+        args, kwargs = (kwargs[0][1],), kwargs[1:]
+    if not re.fullmatch(r"LayerNorm|RMSNorm|(Conv|ConvTranspose|MaxPool|AvgPool)\dd", name):
+        return args, kwargs
+    return tuple(map(_scalar, args)), tuple((key, _scalar(arg)) for key, arg in kwargs)
+
+
+def _scalar(arg: Arg) -> Arg:
+    if isinstance(arg, Sequence) and arg.items and len(set(map(repr, arg.items))) == 1:
+        return arg.items[0]
+    return arg
 
 
 def _public(qualified: str) -> str:

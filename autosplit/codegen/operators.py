@@ -88,6 +88,13 @@ _AUGMENTED: dict[str, str] = {
 _UNARY: dict[str, str] = {"neg": "-", "negative": "-", "invert": "~", "bitwise_not": "~"}
 _SPREAD = {"view", "reshape", "expand", "permute", "repeat", "new_zeros", "new_ones", "flip"}
 _SINGLETONS = (NONE, Text("True"), Text("False"))
+_DEFAULTS: dict[str, Expr] = {
+    "inplace": Text("False"),
+    "is_causal": Text("False"),
+    "enable_gqa": Text("False"),
+    "_stacklevel": Number(3, "_stacklevel"),
+}
+"""Keyword arguments that mean the same to every function that knows them."""
 _ATTENTION = "scaled_dot_product_attention"
 _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
@@ -130,8 +137,7 @@ def operation(node: Node) -> Operation:
         return Operation(operator)
     if plain in _AUGMENTED:
         return Operation(Invoke(Attribute(args[0], _AUGMENTED[plain]), args[1:], kwargs))
-    if name == _ATTENTION:
-        kwargs = _without_defaults(kwargs)
+    kwargs = _without_defaults(name, kwargs)
     return Operation(_invoke(owner, name, node, args, kwargs))
 
 
@@ -165,15 +171,13 @@ def _invoke(
     return Invoke(dotted(f"{owner}.{name}"), args, kwargs)
 
 
-def _without_defaults(kwargs: tuple[tuple[str, Expr], ...]) -> tuple[tuple[str, Expr], ...]:
-    """Drop what attention assumes anyway; models pass all of it by habit."""
-    defaults = {
-        "attn_mask": NONE,
-        "dropout_p": Number(0.0, "dropout_p"),
-        "is_causal": Text("False"),
-        "scale": NONE,
-        "enable_gqa": Text("False"),
-    }
+def _without_defaults(
+    name: str, kwargs: tuple[tuple[str, Expr], ...]
+) -> tuple[tuple[str, Expr], ...]:
+    """Drop what torch assumes anyway; models pass much of it by habit."""
+    defaults = dict(_DEFAULTS)
+    if name == _ATTENTION:
+        defaults |= {"attn_mask": NONE, "dropout_p": Number(0.0, "dropout_p"), "scale": NONE}
     return tuple((key, value) for key, value in kwargs if defaults.get(key) != value)
 
 
