@@ -6,13 +6,13 @@ import dataclasses
 
 from autosplit.errors import TraceError
 from autosplit.modelspec import LoadedModel
-from autosplit.tracers import torch_level  # noqa: F401 - they file themselves
+from autosplit.tracers import exported, torch_level  # noqa: F401 - they file themselves
 from autosplit.tracers.base import TRACERS, Trace
 from autosplit.tracers.check import check
 
 __all__ = ["TRACERS", "Trace", "trace"]
 
-_ORDER = ("torch_level", "torch_level_static")
+_ORDER = ("torch_level", "torch_level_static", "exported")
 
 
 def trace(loaded: LoadedModel, tracer: str = "auto") -> Trace:

@@ -114,12 +114,15 @@ def _gradients(model: nn.Module, outputs: list[torch.Tensor]) -> dict[str, torch
         .view(out.shape)
         for out in roots
     ]
-    found = torch.autograd.grad(roots, [p for _, p in named], weights, allow_unused=True)
-    return {
-        name: gradient
-        for (name, _), gradient in zip(named, found, strict=True)
-        if gradient is not None
-    }
+    before = [parameter.grad for _, parameter in named]
+    try:
+        for _, parameter in named:
+            parameter.grad = None
+        torch.autograd.backward(roots, weights)
+        return {name: p.grad for name, p in named if p.grad is not None}
+    finally:
+        for (_, parameter), gradient in zip(named, before, strict=True):
+            parameter.grad = gradient
 
 
 @contextlib.contextmanager

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from collections.abc import Mapping as MappingABC
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import fx
@@ -32,7 +34,8 @@ from autosplit.program import (
 from autosplit.tracers.callables import public_name
 from autosplit.tracers.recording import Recording
 from autosplit.tracers.states import module_specs, state_specs
-from autosplit.tracers.symbolic import SizeEnv
+
+Expression: TypeAlias = Callable[[Any], int | float | bool | str]
 
 _TOKENS: tuple[tuple[type, str], ...] = (
     (torch.dtype, "dtype"),
@@ -48,13 +51,13 @@ class Lowering:
     ----------
     recording
         What the tracer saw.
-    env
-        The sizes it saw it with.
+    expression
+        Writes a size as a number or as text over the symbols.
     """
 
-    def __init__(self, recording: Recording, env: SizeEnv | None) -> None:
+    def __init__(self, recording: Recording, expression: Expression) -> None:
         self._recording = recording
-        self._env = env
+        self._expression = expression
         self._storages: dict[int, int] = {}
 
     def nodes(self) -> tuple[Node, ...]:
@@ -65,7 +68,7 @@ class Lowering:
 
     def _node(self, node: fx.Node) -> Node:
         meta = node.meta
-        value = self.value(meta.get("value"))
+        value = self.value(meta.get("value"), meta.get("requires_grad"))
         if node.op == "placeholder":
             return Node(node.name, "input", node.name, value=value, source_names=_names(meta))
         if node.op == "get_attr":
@@ -92,10 +95,16 @@ class Lowering:
             location=meta["location"],
         )
 
-    def value(self, value: Any) -> TensorSpec | tuple[TensorSpec | None, ...] | None:
-        """Return the specs of a result."""
+    def value(
+        self, value: Any, requires_grad: bool | None = None
+    ) -> TensorSpec | tuple[TensorSpec | None, ...] | None:
+        """Return the specs of a result; ``requires_grad`` overrules what the tensor says."""
         if isinstance(value, torch.Tensor):
-            return self._tensor(value)
+            spec = self._tensor(value)
+            if requires_grad is None:
+                return spec
+            follows = requires_grad and (value.is_floating_point() or value.is_complex())
+            return dataclasses.replace(spec, requires_grad=follows)
         if isinstance(value, (tuple, list)):
             return tuple(
                 self._tensor(item) if isinstance(item, torch.Tensor) else None for item in value
@@ -115,12 +124,6 @@ class Lowering:
     def _dim(self, size: Any) -> Dim:
         known = self._expression(size)
         return known if isinstance(known, str) else int(known)
-
-    def _expression(self, size: Any) -> int | float | bool | str:
-        if self._env is None:
-            number: int | float | bool = size
-            return number
-        return self._env.expression(size)
 
     def argument(self, value: Any) -> Arg:
         """Return one argument as plain data.
@@ -166,7 +169,7 @@ class Lowering:
 def lower(
     loaded: LoadedModel,
     recording: Recording,
-    env: SizeEnv | None,
+    expression: Expression,
     symbols: MappingABC[tuple[int, int], str],
     *,
     tracer: str,
@@ -177,14 +180,14 @@ def lower(
 
     Parameters
     ----------
-    env
-        Symbolic sizes it was recorded with; None if all sizes are numbers.
+    expression
+        Writes a size as a number or as text over the symbols.
     symbols
         Names of the free sizes by (tensor input, dimension).
     leaves
         Constructor of each leaf module by first name.
     """
-    lowering = Lowering(recording, env)
+    lowering = Lowering(recording, expression)
     nodes = lowering.nodes()
     names = [node.name for node in nodes if node.op == "input"]
     inputs = list(walk_inputs(loaded.args, loaded.kwargs))

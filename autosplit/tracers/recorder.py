@@ -28,6 +28,7 @@ from autosplit.tracers.frames import (
 from autosplit.tracers.leaves import updates_state
 from autosplit.tracers.randomness import draws_random_numbers
 from autosplit.tracers.recording import CallRecord, Recording
+from autosplit.tracers.recurrent import fake_recurrent
 
 _UNPACK = torch.Tensor.__iter__
 _VALUES = {"item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__array__"}
@@ -165,7 +166,11 @@ class Recorder(TorchFunctionMode):
         ]
         self.quiet += 1
         try:
-            out = original(module, *args, **kwargs)
+            out = None
+            if isinstance(module, nn.RNNBase):
+                out = fake_recurrent(module, args, kwargs)
+            if out is None:
+                out = original(module, *args, **kwargs)
         finally:
             self.quiet -= 1
         node = self._record("call_module", fqn, args, kwargs, out, path, caller)

@@ -59,12 +59,17 @@ class SizeEnv(ShapeEnv):
 
     def expression(self, size: Any) -> int | float | bool | str:
         """Return a size as a number, or as Python text over the names of the symbols."""
-        if not isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            number: int | float | bool = size
-            return number
-        known = size.node.expr
-        if known.is_number or known in (sympy.true, sympy.false):
-            kind = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(size)]
-            value: int | float | bool = kind(known)
-            return value
-        return str(PythonPrinter().doprint(known.xreplace(self._public)))
+        return expression(size, self._public)
+
+
+def expression(size: Any, public: Mapping[Any, Any]) -> int | float | bool | str:
+    """Return a size as a number, or as Python text with symbols replaced as ``public`` says."""
+    if not isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        number: int | float | bool = size
+        return number
+    known = size.node.expr
+    if known.is_number or known in (sympy.true, sympy.false):
+        kind = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(size)]
+        value: int | float | bool = kind(known)
+        return value
+    return str(PythonPrinter().doprint(known.xreplace(public)))

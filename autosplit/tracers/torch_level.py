@@ -19,13 +19,15 @@ import torch
 from torch import nn
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import Function
+from torch.utils.checkpoint import CheckpointFunction
 
 from autosplit.errors import AutosplitError, TraceError
 from autosplit.modelspec import LoadedModel
 from autosplit.modelspec.structure import Path, map_tensors, walk
 from autosplit.tracers.base import TRACERS, Trace
 from autosplit.tracers.fake import FakeModel, fake_input
-from autosplit.tracers.frames import failure
+from autosplit.tracers.frames import failure, place
 from autosplit.tracers.lower import Lowering, lower
 from autosplit.tracers.recorder import Recorder
 from autosplit.tracers.recording import Recording
@@ -120,7 +122,7 @@ def _with_switches(
     try:
         with _other_mode(loaded.model):
             other = record(loaded, symbols, recorded.hints, sketch=True)
-        nodes = Lowering(other.recording, other.env).nodes()
+        nodes = Lowering(other.recording, other.env.expression).nodes()
         switched = merge_modes(program.nodes, nodes, program.training, recorded.hints)
     except (TraceError, Different) as error:
         mode = "train()" if program.training else "eval()"
@@ -209,7 +211,7 @@ def _finish(
     program = lower(
         loaded,
         recording,
-        recorded.env,
+        recorded.env.expression,
         symbols,
         tracer="torch_level",
         leaves=recorded.fake.constructors,
@@ -279,14 +281,32 @@ def _watching(recorder: Recorder) -> Iterator[None]:
 
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
+    apply = Function.__dict__["apply"]
     nn.Module.__call__ = call  # type: ignore[method-assign]
+    Function.apply = classmethod(_apply)  # type: ignore[method-assign,assignment]
     nn.Module.training = _TrainingFlag(recorder)  # type: ignore[assignment]
     try:
         yield
     finally:
         nn.Module.__call__ = original  # type: ignore[method-assign]
+        Function.apply = apply  # type: ignore[method-assign]
         del nn.Module.training
         torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def _apply(cls: type[Function], *args: Any, **kwargs: Any) -> Any:
+    """Run a checkpointed region as plain operations; refuse other custom backward passes.
+
+    Recomputation is a decision of the plan, not of the model's source.
+    """
+    if cls is CheckpointFunction:
+        run, _, *inputs = args
+        return run(*inputs)
+    raise TraceError(
+        f"the forward uses {cls.__name__}, a torch.autograd.Function",
+        cause=place(),
+        hint="its backward cannot be written into a stage; use torch operations for it",
+    )
 
 
 class _TrainingFlag:
