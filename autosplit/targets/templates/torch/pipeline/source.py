@@ -55,10 +55,13 @@ def example_batches(
 ) -> Iterator[tuple[Any, tuple[Any, ...]]]:
     """Yield batches whose rows are drawn from the example inputs; there are no targets."""
     examples = load_file(Path(folder) / "example.safetensors")
+    dims = {name: routing.values[name].batch_dim for name in examples}
+    count = min((examples[n].shape[dim] for n, dim in dims.items() if dim is not None), default=1)
     generator = torch.Generator().manual_seed(seed)
     while True:
+        rows = torch.randint(count, (batch_size,), generator=generator)
         drawn = {
-            name: _draw(tensor, routing.values[name].batch_dim, batch_size, generator)
+            name: tensor if (dim := dims[name]) is None else tensor.index_select(dim, rows)
             for name, tensor in examples.items()
         }
         yield rebuild(routing.input_tree, drawn), ()
@@ -81,13 +84,6 @@ def read_inputs(routing: Routing, path: str | Path) -> Any:
             f"{path} holds {', '.join(sorted(tensors))}; the inputs are {', '.join(routing.inputs)}"
         )
     return rebuild(routing.input_tree, tensors)
-
-
-def _draw(tensor: Tensor, dim: int | None, count: int, generator: torch.Generator) -> Tensor:
-    if dim is None:
-        return tensor
-    rows = torch.randint(tensor.shape[dim], (count,), generator=generator)
-    return tensor.index_select(dim, rows)
 
 
 def own_loss(output: Any) -> Tensor:

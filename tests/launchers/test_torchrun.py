@@ -1,0 +1,93 @@
+"""``launch.sh``: what it starts, and what it refuses before it starts anything."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from autosplit.errors import DataError
+from autosplit.launchers import LAUNCHERS, Launch
+
+FAKE_PYTHON = """#!/bin/sh
+echo "OMP=$OMP_NUM_THREADS MMAP=$MALLOC_MMAP_MAX_ TRIM=$MALLOC_TRIM_THRESHOLD_"
+echo "$@"
+"""
+
+
+@pytest.fixture
+def launch(tmp_path: Path):
+    """Return a function that runs ``launch.sh`` with a python that only tells its arguments."""
+    (artifact,) = LAUNCHERS["torchrun"].emit(Launch(ranks=4))
+    assert artifact.executable
+    script = tmp_path / artifact.path
+    script.write_text(artifact.text)
+    script.chmod(0o755)
+    (tmp_path / "python").write_text(FAKE_PYTHON)
+    (tmp_path / "python").chmod(0o755)
+    (tmp_path / "train.py").touch()
+    (tmp_path / "infer.py").touch()
+
+    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        kept = {"PATH": os.environ["PATH"], "PYTHON": str(tmp_path / "python")}
+        return subprocess.run(
+            [str(script), *arguments],
+            env={**kept, **environment},
+            cwd="/",
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
+
+    return run
+
+
+def test_one_node_by_default(launch):
+    done = launch()
+    assert done.returncode == 0, done.stderr
+    memory, command = done.stdout.splitlines()
+    assert memory == "OMP=1 MMAP=0 TRIM=1099511627776"
+    assert command == "-m torch.distributed.run --standalone --nproc-per-node 4 train.py"
+
+
+def test_script_and_options_are_passed_on(launch):
+    done = launch("infer.py", "--output", "a b", OMP_NUM_THREADS="3", MALLOC_MMAP_MAX_="9")
+    assert done.stdout.splitlines()[0].startswith("OMP=3 MMAP=9")
+    assert done.stdout.endswith("infer.py --output a b\n")
+
+
+def test_several_nodes(launch):
+    done = launch("train.py", NNODES="2", NODE_RANK="1", MASTER_ADDR="first", MASTER_PORT="1234")
+    assert done.stdout.splitlines()[1] == (
+        "-m torch.distributed.run --nnodes 2 --node-rank 1 --master-addr first "
+        "--master-port 1234 --nproc-per-node 2 train.py"
+    )
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"NNODES": "3"}, "error: 4 processes do not divide over 3 nodes"),
+        ({"NNODES": "2"}, "set NODE_RANK"),
+        ({"NNODES": "2", "NODE_RANK": "0"}, "set MASTER_ADDR"),
+    ],
+)
+def test_what_cannot_work_is_refused(launch, environment, message):
+    done = launch("train.py", **environment)
+    assert done.returncode != 0
+    assert message in done.stderr
+    assert done.stdout == ""
+
+
+def test_an_unknown_script_is_refused(launch):
+    done = launch("nothing.py")
+    assert done.returncode == 1
+    assert done.stderr == "error: there is no script nothing.py here\n"
+
+
+def test_no_processes_are_refused():
+    with pytest.raises(DataError):
+        Launch(ranks=0)
