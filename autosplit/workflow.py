@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -18,7 +18,10 @@ from autosplit.serialize import SCHEMAS, digest, dump, load, parse_json, read_te
 from autosplit.types import Artifact, ModelRef, Plan, PlanRequest, Profile, VerificationReport
 
 if TYPE_CHECKING:
+    from autosplit.baselines import Comparison
     from autosplit.profilers import ProfileOptions
+    from autosplit.readers import Workload, WorkloadPlan
+    from autosplit.search import SearchResult
     from autosplit.stages import Routing
     from autosplit.tracers import Trace
 
@@ -57,7 +60,13 @@ def profile(
     return profilers.profile(_trace(ref), options, progress, model=ref)
 
 
-def plan(profile: Profile | PathLike, request: PlanRequest, *, cross_check: bool = False) -> Plan:
+def plan(
+    profile: Profile | PathLike,
+    request: PlanRequest,
+    *,
+    profiles: Mapping[str, Profile | PathLike] | None = None,
+    cross_check: bool = False,
+) -> Plan:
     """Find the best stage boundaries for a profile.
 
     Parameters
@@ -66,6 +75,8 @@ def plan(profile: Profile | PathLike, request: PlanRequest, *, cross_check: bool
         A profile, or the path of one.
     request
         Stages, devices, schedule and limits.
+    profiles
+        The same model on other kinds of devices of the request's cluster, by kind.
     cross_check
         Let every solver answer and refuse answers that differ.
 
@@ -76,11 +87,77 @@ def plan(profile: Profile | PathLike, request: PlanRequest, *, cross_check: bool
     """
     from autosplit import planner
 
-    path = None if isinstance(profile, Profile) else str(Path(profile).resolve())
-    measured = profile if isinstance(profile, Profile) else load(Profile, profile)
-    found = planner.plan(measured, request, cross_check=cross_check)
-    nodes = tuple(measured.layer[name].nodes for name in found.order)
-    return dataclasses.replace(found, nodes=nodes, profile_path=path)
+    measured = _profile(profile)
+    others = {kind: _profile(other) for kind, other in (profiles or {}).items()}
+    found = planner.plan(measured, request, profiles=others, cross_check=cross_check)
+    return _with_source(found, measured, profile)
+
+
+def search(
+    profiles: Sequence[Profile | PathLike],
+    request: PlanRequest,
+    *,
+    devices: int,
+    global_batch: int,
+) -> SearchResult:
+    """Find the best number of stages, replicas and micro-batches, and the best schedule.
+
+    Parameters
+    ----------
+    profiles
+        Profiles of one model at the batch sizes a micro-batch may have, or their paths.
+    request
+        What stays as it is: memory, links, optimizer, wishes, limits.
+    devices
+        Devices at hand.
+    global_batch
+        Rows of a step.
+
+    Raises
+    ------
+    InfeasibleError
+        If no configuration fits.
+    """
+    from autosplit import search as searching
+
+    measured = [_profile(profile) for profile in profiles]
+    result = searching.search(measured, request, devices=devices, global_batch=global_batch)
+    best = next(
+        _with_source(result.best, found, given)
+        for found, given in zip(measured, profiles, strict=True)
+        if digest(found) == result.best.profile_digest
+    )
+    first, *others = result.candidates
+    return searching.SearchResult((dataclasses.replace(first, plan=best), *others))
+
+
+def compare(profile: Profile | PathLike, request: PlanRequest) -> tuple[Comparison, ...]:
+    """Return what plans made by hand would cost under the same request."""
+    from autosplit import baselines, graph, planner
+
+    return baselines.compare(planner.cost_model(graph.build(_profile(profile)), request))
+
+
+def place(
+    workload: Workload,
+    *,
+    host_cpu: bool = True,
+    solver: str = "auto",
+    time_limit_s: float = 60.0,
+    gap: float = 0.0,
+    cross_check: bool = False,
+) -> WorkloadPlan:
+    """Place the nodes of a workload file on the devices that the file names."""
+    from autosplit import readers
+
+    return readers.plan_workload(
+        workload,
+        host_cpu=host_cpu,
+        solver=solver,
+        time_limit_s=time_limit_s,
+        gap=gap,
+        cross_check=cross_check,
+    )
 
 
 def export(
@@ -161,6 +238,29 @@ def read(path: PathLike) -> Profile | Plan:
     if isinstance(data, dict) and data.get("schema") == SCHEMAS[Plan][0]:
         return load(Plan, place)
     return load(Profile, place)
+
+
+def read_profile(path: PathLike) -> Profile | Workload:
+    """Read anything that can be planned: a profile, or a file of another tool."""
+    from autosplit import readers
+
+    return readers.read(path)
+
+
+def _profile(profile: Profile | PathLike) -> Profile:
+    if isinstance(profile, Profile):
+        return profile
+    found = read_profile(profile)
+    if not isinstance(found, Profile):
+        raise DataError(f"{profile} is no profile of a model", cause="it brings its own devices")
+    return found
+
+
+def _with_source(plan: Plan, profile: Profile, given: Profile | PathLike) -> Plan:
+    """Keep in a plan what its export needs of the profile."""
+    path = None if isinstance(given, Profile) else str(Path(given).resolve())
+    nodes = tuple(profile.layer[name].nodes for name in plan.order)
+    return dataclasses.replace(plan, nodes=nodes, profile_path=path)
 
 
 def _absolute(spec: str) -> str:

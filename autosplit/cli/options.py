@@ -132,19 +132,46 @@ class LazyChoice(click.ParamType):  # type: ignore[type-arg]
         return [CompletionItem(name) for name in self.names() if name.startswith(incomplete)]
 
 
-class Pin(click.ParamType):  # type: ignore[type-arg]
-    """``LAYER=STAGE``."""
+class Assignment(click.ParamType):  # type: ignore[type-arg]
+    """``NAME=VALUE``, the value a whole number from 0 where ``number``."""
 
-    name = "layer=stage"
+    def __init__(self, name: str, *, number: bool = False) -> None:
+        self.name = name
+        self._number = number
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return ``(layer, stage)``."""
+        """Return ``(name, value)``."""
         if not isinstance(value, str):
             return value
-        layer, equals, stage = value.rpartition("=")
-        if not layer or not equals or not stage.isdecimal():
-            self.fail(f"{value!r} is not LAYER=STAGE, with stages counted from 0", param, ctx)
-        return layer, int(stage)
+        name, equals, text = value.rpartition("=")
+        if not name or not equals or not text or (self._number and not text.isdecimal()):
+            form = self.name.upper()
+            self.fail(f"{value!r} is not {form}{', counted from 0' * self._number}", param, ctx)
+        return name, int(text) if self._number else text
+
+
+class CommaList(click.ParamType):  # type: ignore[type-arg]
+    """Names between commas."""
+
+    name = "name,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the names as a tuple."""
+        if not isinstance(value, str):
+            return value
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+
+
+class ClusterFile(click.ParamType):  # type: ignore[type-arg]
+    """A TOML file of devices and links."""
+
+    name = "path"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the cluster."""
+        from autosplit import cluster
+
+        return cluster.read(value) if isinstance(value, str) else value
 
 
 # ---------------------------------------------------------------- shared options

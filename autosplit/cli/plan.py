@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
+from rich.console import RenderableType
 
 from autosplit import workflow
 from autosplit.cli.console import Terminal
@@ -13,37 +15,60 @@ from autosplit.cli.options import (
     FILE,
     RATE,
     SECONDS,
+    Assignment,
+    ClusterFile,
+    CommaList,
     Command,
     LazyChoice,
-    Pin,
     as_json,
     force,
 )
-from autosplit.report.data import plan_data, to_text
+from autosplit.errors import UsageError
+from autosplit.report.data import plan_data, to_text, workload_data
+from autosplit.report.planning import baseline_tables, search_tables, workload_tables
 from autosplit.report.tables import plan_tables
+from autosplit.search import Candidate
 from autosplit.serialize import refuse_existing
-from autosplit.types import PlanRequest
+from autosplit.types import PlanRequest, Profile
+from autosplit.units import format_share
+
+_MICROBATCHES = 4
+"""Micro-batches for each stage, where none are asked for."""
 
 
 @click.command(cls=Command, short_help="Find the best stage boundaries.")
-@click.argument("profile", type=FILE)
+@click.argument("files", metavar="PROFILE...", type=FILE, nargs=-1, required=True)
 @click.option(
     "-o", "--output", type=FILE, help="File to write.  [default: plan.json; none with --json]"
 )
-@click.option(
-    "--stages", "--gpus", "stages", type=click.IntRange(1), required=True, help="Stages to make."
-)
+@click.option("--stages", type=click.IntRange(1), help="Stages to make.")
+@click.option("--gpus", type=click.IntRange(1), help="Devices; a stage for each if nothing else.")
 @click.option("--microbatches", type=click.IntRange(1), help="Per step.  [default: 4 per stage]")
+@click.option(
+    "--global-batch",
+    type=click.IntRange(1),
+    help="Rows of a step: search stages, replicas, micro-batches and schedule for --gpus.",
+)
 @click.option(
     "--schedule",
     type=LazyChoice("schedule", "autosplit.schedules:SCHEDULES"),
     default="1f1b",
     help="Order of work.",
 )
-@click.option("--memory", type=BYTES, help="Memory of each device, such as 16GiB.")
-@click.option("--bandwidth", type=RATE, help="Speed of a link between stages, such as 10GB/s.")
-@click.option("--latency", type=SECONDS, default="0s", help="Latency of a link, such as 5us.")
+@click.option("--memory", "memory_bytes", type=BYTES, help="Of each device, such as 16GiB.")
+@click.option(
+    "--bandwidth", "link_bytes_per_s", type=RATE, help="Of a link between stages, such as 10GB/s."
+)
+@click.option("--latency", "latency_s", type=SECONDS, default="0s", help="Of a link, such as 5us.")
 @click.option("--overlap", is_flag=True, help="Transfers run beside compute.")
+@click.option("--cluster", type=ClusterFile(), help="TOML file of the devices and their links.")
+@click.option(
+    "--profile-for",
+    "profiles",
+    type=Assignment("kind=file"),
+    multiple=True,
+    help="Profile of the same model on another kind of device of the cluster.",
+)
 @click.option(
     "--optimizer",
     type=LazyChoice("optimizer", "autosplit.cost:OPTIMIZER_COPIES"),
@@ -51,75 +76,146 @@ from autosplit.types import PlanRequest
     help="Whose state takes memory.",
 )
 @click.option(
+    "--recompute",
+    type=click.Choice(["none", "auto", "all"]),
+    default="none",
+    help="Compute activations again in backward instead of keeping them.",
+)
+@click.option(
     "--objective",
     type=click.Choice(["step", "bottleneck"]),
     default="step",
     help="Make the whole step or the busiest stage shortest.",
 )
-@click.option("--pin", "pins", type=Pin(), multiple=True, help="Put a layer on a stage (from 0).")
+@click.option(
+    "--granularity",
+    type=click.Choice(["layer", "block"]),
+    default="layer",
+    help="Never cut inside a layer, or inside a block.",
+)
+@click.option(
+    "--pin",
+    "pins",
+    type=Assignment("layer=stage", number=True),
+    multiple=True,
+    help="Put a layer on a stage, counted from 0.",
+)
+@click.option(
+    "--together", type=CommaList(), multiple=True, help="Layers or modules that stay in one stage."
+)
+@click.option(
+    "--boundaries",
+    type=CommaList(),
+    default="",
+    help="First layer of each stage but the first: evaluate instead of searching.",
+)
 @click.option(
     "--solver",
     type=LazyChoice("solver", "autosplit.solvers:SOLVERS", extra=("auto",)),
     default="auto",
 )
-@click.option("--time-limit", type=SECONDS, default="60s", help="Time for the solver.")
+@click.option("--time-limit", "time_limit_s", type=SECONDS, default="60s", help="For the solver.")
 @click.option(
     "--gap", type=click.FloatRange(0, 1), default=0.0, help="Share of the best that may be lost."
 )
 @click.option("--cross-check", is_flag=True, help="Solve with every solver; fail if they differ.")
+@click.option("--compare", is_flag=True, help="Also show what plans made by hand would cost.")
+@click.option(
+    "--host-cpu/--no-host-cpu", default=True, help="Use the host CPU that a workload file offers."
+)
 @as_json
 @force
 @click.pass_obj
 def command(
     terminal: Terminal,
-    profile: Path,
+    /,
+    files: tuple[Path, ...],
     output: Path | None,
-    stages: int,
-    microbatches: int | None,
-    schedule: str,
-    memory: int | None,
-    bandwidth: float | None,
-    latency: float,
-    overlap: bool,
-    optimizer: str,
-    objective: str,
-    pins: tuple[tuple[str, int], ...],
-    solver: str,
-    time_limit: float,
-    gap: float,
+    gpus: int | None,
+    global_batch: int | None,
+    profiles: tuple[tuple[str, str], ...],
     cross_check: bool,
+    compare: bool,
+    host_cpu: bool,
     as_json: bool,
     force: bool,
+    **wishes: Any,
 ) -> None:
-    """Divide the layers of PROFILE into stages, proven best where time allows."""
+    """Divide the layers of PROFILE into stages, proven best where time allows.
+
+    Several profiles of one model at different batch sizes are for --global-batch to choose
+    from. Workload files of dnn-partitioning and PipeDream are planned too.
+    """
+    subject = workflow.read_profile(files[0])
+    if not isinstance(subject, Profile):
+        limits = {name: wishes[name] for name in ("solver", "time_limit_s", "gap")}
+        with terminal.step("plan"):
+            placed = workflow.place(subject, host_cpu=host_cpu, cross_check=cross_check, **limits)
+        _show(terminal, as_json, workload_data(placed), workload_tables(placed))
+        return
     if output is None and not as_json:
         output = Path("plan.json")
     if output is not None:
         refuse_existing(output, force)
-    request = PlanRequest(
-        stages=stages,
-        microbatches=microbatches or 4 * stages,
-        schedule=schedule,
-        memory_bytes=memory,
-        link_bytes_per_s=bandwidth,
-        latency_s=latency,
-        overlap=overlap,
-        optimizer=optimizer,
-        objective="step" if objective == "step" else "bottleneck",
-        pins=pins,
-        solver=solver,
-        time_limit_s=time_limit,
-        gap=gap,
-    )
-    with terminal.step("plan"):
-        plan = workflow.plan(profile, request, cross_check=cross_check)
-    if as_json:
-        terminal.write(to_text(plan_data(plan)))
+    if global_batch is None:
+        _refuse_more_than_one(files)
+        request = _request(gpus, wishes)
+        with terminal.step("plan"):
+            plan = workflow.plan(
+                files[0], request, profiles=dict(profiles), cross_check=cross_check
+            )
+        candidates: tuple[Candidate, ...] = ()
     else:
-        terminal.show(*plan_tables(plan))
+        wishes["stages"] = wishes["microbatches"] = 1
+        with terminal.step("search"):
+            found = workflow.search(
+                files, PlanRequest(**wishes), devices=gpus or 1, global_batch=global_batch
+            )
+        plan, candidates = found.best, found.candidates
+    baselines = workflow.compare(files[0], plan.request) if compare else ()
+    _show(
+        terminal,
+        as_json,
+        plan_data(plan, candidates, baselines),
+        [*plan_tables(plan), *search_tables(candidates), *baseline_tables(plan, baselines)],
+    )
     if plan.status == "feasible":
-        terminal.warn(f"the limit came before a proof; the best is at most {plan.gap:.1%} better")
+        terminal.warn(
+            f"a limit came before a proof: the best is at most {format_share(plan.gap)} better"
+        )
     if output is not None:
         workflow.save(plan, output, force=force)
         terminal.say(f"Wrote {output}.")
         terminal.next_step("export", str(output), "-o", "pipeline")
+
+
+def _request(gpus: int | None, wishes: dict[str, Any]) -> PlanRequest:
+    """Return the request; what was not asked for follows from what was."""
+    stages = wishes.pop("stages") or gpus
+    if wishes["boundaries"]:
+        stages = stages or len(wishes["boundaries"]) + 1
+    if wishes["cluster"] is not None:
+        stages = stages or len(wishes["cluster"].devices)
+    if stages is None:
+        raise UsageError(
+            "how many stages?", hint="give --stages or --gpus, or --gpus with --global-batch"
+        )
+    microbatches = wishes.pop("microbatches") or _MICROBATCHES * stages
+    return PlanRequest(stages=stages, microbatches=microbatches, ranks=gpus, **wishes)
+
+
+def _refuse_more_than_one(files: tuple[Path, ...]) -> None:
+    if len(files) > 1:
+        raise UsageError(
+            f"one profile makes a plan, not {len(files)}",
+            hint="give --gpus and --global-batch to choose the best of several batch sizes",
+        )
+
+
+def _show(
+    terminal: Terminal, as_json: bool, data: dict[str, Any], tables: list[RenderableType]
+) -> None:
+    if as_json:
+        terminal.write(to_text(data))
+    else:
+        terminal.show(*tables)

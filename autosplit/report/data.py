@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
+from autosplit.baselines import Comparison
+from autosplit.readers import WorkloadPlan
 from autosplit.report.advice import advise, total_s
+from autosplit.search import Candidate
 from autosplit.serialize import to_data
 from autosplit.types import Plan, Profile, VerificationReport
 
@@ -47,8 +51,15 @@ def profile_data(profile: Profile) -> dict[str, Any]:
     }
 
 
-def plan_data(plan: Plan) -> dict[str, Any]:
-    """Return a plan's promise and its stages."""
+def plan_data(
+    plan: Plan, candidates: Sequence[Candidate] = (), baselines: Sequence[Comparison] = ()
+) -> dict[str, Any]:
+    """Return a plan's promise and its stages, and what it was compared with."""
+    compared: dict[str, Any] = {}
+    if candidates:
+        compared["candidates"] = [_candidate(candidate) for candidate in candidates]
+    if baselines:
+        compared["baselines"] = to_data(tuple(baselines))
     return {
         **_head("plan"),
         "model": to_data(plan.model),
@@ -79,7 +90,29 @@ def plan_data(plan: Plan) -> dict[str, Any]:
             for stage in plan.stages
         ],
         "notes": list(plan.notes),
+        **compared,
     }
+
+
+def _candidate(candidate: Candidate) -> dict[str, Any]:
+    request, plan = candidate.request, candidate.plan
+    return {
+        "stages": request.stages,
+        "ranks": request.ranks,
+        "replicas": request.replicas,
+        "schedule": request.schedule,
+        "microbatches": request.microbatches,
+        "microbatch_size": candidate.microbatch_size,
+        "samples_per_s": candidate.samples_per_s,
+        "step_s": plan.step_s if plan else None,
+        "memory_bytes": candidate.memory_bytes,
+        "reason": candidate.reason,
+    }
+
+
+def workload_data(plan: WorkloadPlan) -> dict[str, Any]:
+    """Return where the nodes of a workload file go, and what that promises."""
+    return {**_head("workload"), **to_data(plan)}
 
 
 def verification_data(report: VerificationReport) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from autosplit.readers import WorkloadPlan
 from autosplit.report.advice import advise, layer_s, total_s
 from autosplit.report.bars import bar, heat
 from autosplit.report.paths import summarize
@@ -173,11 +174,6 @@ def plan_tables(plan: Plan) -> list[RenderableType]:
 def _plan_facts(plan: Plan) -> list[tuple[str, RenderableType]]:
     request = plan.request
     speedup = plan.single_s / plan.step_s if plan.step_s else 1.0
-    proof = (
-        "proven optimal"
-        if plan.status == "optimal"
-        else f"not proven: at most {format_share(plan.gap)} from the best"
-    )
     link = "free"
     if request.link_bytes_per_s:
         link = format_rate(request.link_bytes_per_s)
@@ -197,15 +193,19 @@ def _plan_facts(plan: Plan) -> list[tuple[str, RenderableType]]:
                 f" predicted, {speedup:.2f}× one device ({format_seconds(plan.single_s)})",
             ),
         ),
-        (
-            "proof",
-            Text.assemble(
-                (proof, GOOD if plan.status == "optimal" else WARM),
-                f" by {plan.solver} in {format_seconds(plan.solver_s)}"
-                f" (bound {format_seconds(plan.bound_s)}, gap {format_share(plan.gap)})",
-            ),
-        ),
+        ("proof", proof(plan)),
     ]
+
+
+def proof(plan: Plan | WorkloadPlan) -> Text:
+    """Return how good a plan is known to be, by whom and in what time."""
+    proven = plan.status == "optimal"
+    words = "proven optimal" if proven else "not proven"
+    bound = f"(bound {format_seconds(plan.bound_s)}, gap {format_share(plan.gap)})"
+    return Text.assemble(
+        (words, GOOD if proven else WARM),
+        f" by {plan.solver} in {format_seconds(plan.solver_s)} {bound}",
+    )
 
 
 def stage_s(stage: StagePlan) -> float:

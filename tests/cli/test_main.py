@@ -108,14 +108,15 @@ def test_an_unknown_command_is_guessed(run):
 def test_an_unknown_option_is_guessed(run):
     result = run("plan", "profile.json", "--stage", "2")
     assert result.exit_code == ExitCode.USAGE
-    assert "Did you mean '--stages'?" in result.stderr
+    assert "Did you mean" in result.stderr
+    assert "'--stages'" in result.stderr
     assert "hint:  autosplit plan --help" in result.stderr
 
 
 def test_a_missing_argument_is_a_usage_error(run):
     result = run("plan", "--stages", "2")
     assert result.exit_code == ExitCode.USAGE
-    assert "Missing argument 'PROFILE'" in result.stderr
+    assert "Missing argument 'PROFILE..." in result.stderr
 
 
 def test_quiet_leaves_the_data_only(run, plan_file):

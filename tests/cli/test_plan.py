@@ -16,8 +16,8 @@ def asked(monkeypatch):
     """Answer every request with the example plan, and keep what was asked."""
     calls = []
 
-    def plan(profile, request, *, cross_check=False):
-        calls.append((str(profile), request, cross_check))
+    def plan(profile, request, *, profiles, cross_check):
+        calls.append((str(profile), request, profiles, cross_check))
         return examples.plan()
 
     monkeypatch.setattr(workflow, "plan", plan)
@@ -27,7 +27,7 @@ def asked(monkeypatch):
 def test_defaults_make_a_training_pipeline(run, asked, profile_file):
     assert run("plan", profile_file, "--stages", "2").exit_code == ExitCode.OK
     expected = PlanRequest(stages=2, microbatches=8, schedule="1f1b", optimizer="adam")
-    assert asked == [("profile.json", expected, False)]
+    assert asked == [("profile.json", expected, {}, False)]
 
 
 def test_every_option_reaches_the_planner(run, asked, profile_file):
@@ -35,7 +35,9 @@ def test_every_option_reaches_the_planner(run, asked, profile_file):
         *("plan", profile_file, "--gpus", "4", "--microbatches", "16", "--schedule", "gpipe"),
         *("--memory", "16GiB", "--bandwidth", "10GB/s", "--latency", "5us", "--overlap"),
         *("--optimizer", "sgd", "--objective", "bottleneck", "--pin", "head=3", "--pin", "h.0=0"),
-        *("--time-limit", "2min", "--gap", "0.01", "--cross-check"),
+        *("--time-limit", "2min", "--gap", "0.01", "--cross-check", "--recompute", "auto"),
+        *("--together", "embed, h.0", "--boundaries", "h.0.mlp,h.1,h.2", "--granularity", "block"),
+        *("--profile-for", "a100=a100.json"),
     )
     assert result.exit_code == ExitCode.OK, result.output
     expected = PlanRequest(
@@ -51,8 +53,13 @@ def test_every_option_reaches_the_planner(run, asked, profile_file):
         pins=(("head", 3), ("h.0", 0)),
         time_limit_s=120.0,
         gap=0.01,
+        ranks=4,
+        recompute="auto",
+        together=(("embed", "h.0"),),
+        boundaries=("h.0.mlp", "h.1", "h.2"),
+        granularity="block",
     )
-    assert asked == [("profile.json", expected, True)]
+    assert asked == [("profile.json", expected, {"a100": "a100.json"}, True)]
 
 
 def test_the_plan_is_written_shown_and_followed_by_the_next_command(
@@ -105,7 +112,7 @@ def test_a_plan_without_proof_ends_well_with_its_gap(run, monkeypatch, profile_f
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "Missing option '--stages'"),
+        ([], "how many stages?"),
         (["--stages", "0"], "0 is not in the range x>=1"),
         (["--stages", "2", "--memory", "16"], None),
         (["--stages", "2", "--memory", "lots"], "'lots' is not a size; write it like 16GiB"),
@@ -137,6 +144,84 @@ def test_every_registered_name_can_be_chosen(run, asked, profile_file):
         for name in names:
             result = run("plan", profile_file, "--stages", "2", option, name, "--json")
             assert result.exit_code == ExitCode.OK, result.output
+
+
+def test_boundaries_and_clusters_say_how_many_stages(run, asked, profile_file, folder):
+    run("plan", profile_file, "--boundaries", "h.0,h.1", "--json")
+    (folder / "cluster.toml").write_text('[[device]]\nkind = "a100"\ncount = 3\n')
+    run("plan", profile_file, "--cluster", "cluster.toml", "--json")
+    assert [call[1].stages for call in asked] == [3, 3]
+    assert len(asked[1][1].cluster.devices) == 3
+
+
+def test_a_cluster_at_fault_is_told_with_its_place(run, asked, profile_file, folder):
+    (folder / "cluster.toml").write_text("[[device]]\nspeed = -1\n")
+    result = run("plan", profile_file, "--cluster", "cluster.toml")
+    assert result.exit_code == ExitCode.FAILURE
+    assert "cluster.toml" in result.stderr
+    assert asked == []
+
+
+def test_a_batch_is_searched_for_and_the_best_kept(run, profile_file, folder):
+    result = run("plan", profile_file, "--gpus", "2", "--global-batch", "32")
+    assert result.exit_code == ExitCode.OK, result.output
+    assert "configurations" in result.stdout
+    plan = workflow.read(folder / "plan.json")
+    assert plan.profile_path == str(folder / "profile.json")
+    assert plan.nodes
+    asked = ("plan", profile_file, "--gpus", "2", "--global-batch", "32", "--json")
+    data = json.loads(run(*asked).stdout)
+    speeds = [candidate["samples_per_s"] for candidate in data["candidates"]]
+    assert speeds == sorted(speeds, reverse=True)
+    assert data["step_s"] == data["candidates"][0]["step_s"] == plan.step_s
+
+
+def test_plans_made_by_hand_are_never_ahead(run, profile_file):
+    result = run("plan", profile_file, "--stages", "3", "--compare", "--json")
+    data = json.loads(result.stdout)
+    names = {each["name"] for each in data["baselines"]}
+    assert {"uniform", "parameters", "time"} <= names
+    assert all(each["step_s"] >= data["step_s"] * (1 - 1e-9) for each in data["baselines"])
+    shown = run("plan", profile_file, "--stages", "3", "--compare").stdout
+    assert "Against plans made by hand" in shown
+
+
+def test_several_profiles_need_a_batch_to_choose_for(run, profile_file):
+    result = run("plan", profile_file, profile_file, "--stages", "2")
+    assert result.exit_code == ExitCode.USAGE
+    assert "one profile makes a plan, not 2" in result.stderr
+
+
+WORKLOAD = {
+    "maxSizePerFPGA": 100.0,
+    "maxFPGAs": 2,
+    "maxCPUs": 0,
+    "nodes": [
+        {
+            "id": index,
+            "supportedOnFpga": 1,
+            "cpuLatency": 50.0,
+            "fpgaLatency": 2.0 + index,
+            "isBackwardNode": 0,
+            "size": 10.0,
+        }
+        for index in range(4)
+    ],
+    "edges": [{"sourceId": i, "destId": i + 1, "cost": 0.5} for i in range(3)],
+}
+
+
+def test_a_workload_file_brings_its_own_devices(run, folder):
+    (folder / "workload.json").write_text(json.dumps(WORKLOAD))
+    result = run("plan", "workload.json")
+    assert result.exit_code == ExitCode.OK, result.output
+    assert "proven optimal" in result.stdout
+    assert not (folder / "plan.json").exists()
+    data = json.loads(run("plan", "workload.json", "--json").stdout)
+    assert data["schema"] == "autosplit.report.workload"
+    assert data["status"] == "optimal"
+    assert data["bottleneck_s"] == pytest.approx(0.0095)
+    assert sorted(name for stage in data["stages"] for name in stage["layers"]) == list("0123")
 
 
 def test_a_profile_that_is_missing_or_foreign_is_told(run, folder):
