@@ -19,6 +19,7 @@ from autosplit.solvers.contract import Contraction, contract
 from autosplit.solvers.cuts import AllCuts, TooManyError
 from autosplit.solvers.evaluate import Evaluation, evaluate
 from autosplit.solvers.instance import Instance
+from autosplit.solvers.recompute import cheapest_recomputation, recompute_all
 
 EXACT = 1e-9
 """Relative difference below which two objectives are one."""
@@ -68,6 +69,10 @@ class _Run:
     def solve(self) -> Solution:
         """Return the answer after as many views as it takes."""
         for view, memory in self._views():
+            if memory and self.problem.recompute_bytes:
+                self._offer_recomputed()
+                self.notes.append("dp: what to recompute is left to the ILP")
+                break
             try:
                 self._search(view, memory)
             except TooManyError:
@@ -171,19 +176,31 @@ class _Run:
 
     def _offer(self, view: Contraction, plan: ChainPlan) -> None:
         """Keep the plan if it is valid for the problem and better than the best."""
-        result = self._evaluate(view, plan)
+        stage_of = view.lift(plan.stage_of)
+        kinds = plan.kind_of if self.problem.kinds else ()
+        chosen = cheapest_recomputation(self.problem, stage_of, kinds)
+        result = evaluate(self.problem, stage_of, kinds, chosen)
         if result.violations:
             return
         if self.best is None or result.objective_s < self.best.objective_s:
             self.best = Solution(
-                stage_of=view.lift(plan.stage_of),
+                stage_of=stage_of,
                 objective_s=result.objective_s,
                 bound_s=0.0,
                 status="feasible",
                 solver="dp",
                 solver_s=0.0,
-                kind_of=plan.kind_of if self.problem.kinds else (),
+                kind_of=kinds,
+                recompute=chosen,
             )
+
+    def _offer_recomputed(self) -> None:
+        """Offer the best plans over orders that recompute nothing, and that may everything."""
+        whole = Contraction(self.problem, tuple(range(self.problem.num_nodes)))
+        for inst in (self.inst, Instance(recompute_all(self.problem))):
+            plan = best_of_orders(inst, deadline=self.deadline)
+            if plan is not None:
+                self._offer(whole, plan)
 
     def _proven(self) -> bool:
         if self.best is None:

@@ -152,9 +152,7 @@ def _translate(model: LinearProgram) -> tuple[Any, list[Any]]:
     import pulp
 
     program = pulp.LpProblem("chain", pulp.LpMinimize)
-    with warnings.catch_warnings():
-        # PuLP 3.3 announces another way to make variables, which PuLP 2 does not have.
-        warnings.simplefilter("ignore", DeprecationWarning)
+    with _old_ways():
         variables = [
             pulp.LpVariable(
                 f"x{index}",
@@ -213,13 +211,14 @@ class Cbc(_PulpSolver):
             return False
         import pulp
 
-        return bool(pulp.PULP_CBC_CMD(msg=False).available())
+        with _old_ways():
+            return bool(pulp.PULP_CBC_CMD(msg=False).available())
 
     def run(self, program: Any, time_limit_s: float, gap: float) -> _Outcome:
         """Solve; the bound after a time limit stands in the log alone."""
         import pulp
 
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, _old_ways():
             log = Path(folder) / "cbc.log"
             program.solve(
                 pulp.PULP_CBC_CMD(
@@ -256,6 +255,14 @@ class Highs(_PulpSolver):
         with contextlib.suppress(AttributeError):
             bound = float(program.solverModel.getInfo().mip_dual_bound)
         return _Outcome(_status(program), bound)
+
+
+@contextlib.contextmanager
+def _old_ways() -> Iterator[None]:
+    """Use what PuLP 3.3 announces to replace by what PuLP 2 does not have, without its warnings."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
 
 
 @contextlib.contextmanager
