@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
-from autosplit import chain, solvers
+from autosplit import chain, solvers, ties
 from autosplit.constraints import Constraints
 from autosplit.cost import CostModel, PlanCost
 from autosplit.devices import Devices
@@ -16,6 +17,9 @@ from autosplit.types import PlanRequest
 
 _REPAIRS = 8
 """How often budgets are tightened for memory that the chain problem leaves out."""
+
+_TASTE_S = 2.0
+"""Seconds for choosing among plans of equal worth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,11 @@ class Answer:
         """Whether the bound meets the objective."""
         return self.bound_s >= self.cost.objective_s * (1 - 1e-9)
 
+    @property
+    def fits(self) -> bool:
+        """Whether every rank fits its device."""
+        return not any(self.model.rank_excess(self.cost))
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -82,16 +91,43 @@ def assign(
     cross_check
         Whether every solver answers, and a difference is an error.
     """
-    deadline = time.monotonic() + request.time_limit_s
+    started = time.monotonic()
+    deadline = started + request.time_limit_s
     best: Answer | Failure | None = None
     bound_s = float("inf")
     for variant in _variants(model, wishes, request, devices):
         found = _solve(variant, wishes, request, deadline, cross_check)
         if isinstance(found, Answer):
             bound_s = min(bound_s, found.bound_s)
+            found = _tasteful(found, variant, wishes, request, started)
         best = _better(best, found)
     assert best is not None
     return replace(best, bound_s=bound_s) if isinstance(best, Answer) else best
+
+
+def _tasteful(
+    found: Answer, variant: _Variant, wishes: Constraints, request: PlanRequest, started: float
+) -> Answer:
+    """Return a plan of equal worth with cuts where people would cut, if there is one.
+
+    It is looked for only where the first search was quick.
+    """
+    spent = time.monotonic() - started
+    worth = found.cost.objective_s * (1 + 1e-9)
+    if not found.proven or request.boundaries or spent > _TASTE_S:
+        return found
+    for price in ties.PRICES:
+        problem = ties.with_taste(
+            variant.problem, found.model.graph, wishes.groups, found.cost.objective_s, price
+        )
+        if problem is None:
+            return found
+        solution = solvers.solve(problem, time_limit_s=_TASTE_S)
+        if solution.stage_of is not None:
+            other = _checked(variant, wishes, request, solution, found.bound_s)
+            if other.cost.objective_s <= worth and other.fits:
+                return replace(other, solver=found.solver, notes=found.notes)
+    return found
 
 
 def _better(best: Answer | Failure | None, found: Answer | Failure) -> Answer | Failure:
@@ -113,6 +149,7 @@ class _Variant:
 
     model: CostModel
     problem: ChainProblem
+    cautious: ChainProblem
     devices: Devices | None = None
     mix: tuple[int, ...] = ()
 
@@ -124,8 +161,10 @@ class _Variant:
         places, links = self.devices.in_order(self.model.schedule, order)
         return replace(self.model, places=places, links=links)
 
-    def tightened(self, model: CostModel, excess: tuple[float, ...]) -> _Variant:
-        """Return the variant with budgets lowered where a plan exceeded them."""
+    def tightened(self, found: Answer) -> _Variant:
+        """Return the variant with budgets lowered where a plan exceeds them."""
+        model = found.model
+        excess = model.rank_excess(found.cost)
         if self.devices is None:
             chunks = model.schedule.chunks
             budgets = tuple(
@@ -143,23 +182,16 @@ class _Variant:
 def _variants(
     model: CostModel, wishes: Constraints, request: PlanRequest, devices: Devices | None
 ) -> Iterator[_Variant]:
+    pose = partial(
+        chain.problem, model, wishes.groups, fixed=wishes.fixed, recompute=request.recompute
+    )
     if devices is None:
-        problem = chain.problem(
-            model, wishes.groups, fixed=wishes.fixed, recompute=request.recompute
-        )
-        yield _Variant(model, problem)
+        yield _Variant(model, pose(), pose(cautious=True))
         return
     for mix in devices.mixes(model.schedule.ranks):
         kinds, links = devices.kinds(mix, wishes.groups, request.recompute == "all")
-        problem = chain.problem(
-            model,
-            wishes.groups,
-            fixed=wishes.fixed,
-            kinds=kinds,
-            kind_links=links,
-            recompute=request.recompute,
-        )
-        yield _Variant(model, problem, devices, mix)
+        mixed = partial(pose, kinds=kinds, kind_links=links)
+        yield _Variant(model, mixed(), mixed(cautious=True), devices, mix)
 
 
 def _solve(
@@ -169,40 +201,59 @@ def _solve(
     deadline: float,
     cross_check: bool,
 ) -> Answer | Failure:
-    """Solve, and again with tighter budgets while the plan found does not fit.
+    """Return the best plan on the devices of a variant.
 
-    The chain problem leaves out some memory (see ``chain``). Its first answer bounds every
-    plan; an answer under tighter budgets is a plan, but no proof.
+    The chain problem leaves out some memory (see ``chain``). Its answer bounds every plan; where
+    it does not fit, cautious and tightened problems give plans that do, without a proof.
     """
-    bound_s = None
-    for _ in range(_REPAIRS):
-        solution = solvers.solve(
-            variant.problem,
+
+    def ask(problem: ChainProblem) -> Solution:
+        return solvers.solve(
+            problem,
             solver=request.solver,
             time_limit_s=max(1.0, deadline - time.monotonic()),
             gap=request.gap,
             cross_check=cross_check,
         )
-        if bound_s is None:
-            bound_s = solution.bound_s
-            first = solution
+
+    first = solution = ask(variant.problem)
+    bound_s = first.bound_s
+    if variant.model.schedule.chunks > 1:
+        # The chain problem knows no ranks with several stages.
+        bound_s = variant.model.even_bound_s()
+    fitting: list[Answer] = []
+    tightened = variant
+    for repair in range(_REPAIRS):
         if solution.stage_of is None:
             break
-        model = variant.ordered(solution)
-        stage_of = _by_layer(wishes, solution.stage_of)
-        recompute = _recomputed(model, wishes, request, solution)
-        cost = model.evaluate(stage_of, recompute)
-        excess = model.rank_excess(cost)
-        if not any(excess):
-            if model.schedule.chunks > 1:
-                # The chain problem knows no ranks with several stages.
-                bound_s = model.even_bound_s()
-            bound_s = min(bound_s, cost.objective_s)
-            return Answer(
-                model, stage_of, recompute, cost, bound_s, solution.solver, solution.notes
-            )
-        variant = variant.tightened(model, excess)
+        found = _checked(variant, wishes, request, solution, bound_s)
+        if found.fits:
+            fitting.append(found)
+            break
+        if repair == 0 and (cautious := ask(variant.cautious)).stage_of is not None:
+            fitting.append(_checked(variant, wishes, request, cautious, bound_s))
+        tightened = tightened.tightened(found)
+        solution = ask(tightened.problem)
+    if fitting := [found for found in fitting if found.fits]:
+        return min(fitting, key=lambda found: found.cost.objective_s)
     return Failure("infeasible" if first.status == "infeasible" else "unknown")
+
+
+def _checked(
+    variant: _Variant,
+    wishes: Constraints,
+    request: PlanRequest,
+    solution: Solution,
+    bound_s: float,
+) -> Answer:
+    """Return a solution as a plan with the costs of the cost model."""
+    assert solution.stage_of is not None
+    model = variant.ordered(solution)
+    stage_of = _by_layer(wishes, solution.stage_of)
+    recompute = _recomputed(model, wishes, request, solution)
+    cost = model.evaluate(stage_of, recompute)
+    bound_s = min(bound_s, cost.objective_s)
+    return Answer(model, stage_of, recompute, cost, bound_s, solution.solver, solution.notes)
 
 
 def _by_layer(wishes: Constraints, stage_of: Iterable[int]) -> tuple[int, ...]:

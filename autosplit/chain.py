@@ -1,7 +1,9 @@
 """From the cost model to the chain problem that solvers answer.
 
-The problem never counts more memory than the cost model (what a stage keeps of values it only
-hands on is left out), so what a solver proves impossible is impossible.
+What a stage keeps of values that no backward saves (it sends them, or only hands them on) depends
+on both of its boundaries, and the problem cannot say it. By default it is left out: the problem
+never counts more memory than the cost model, so what a solver proves impossible is impossible.
+``cautious`` counts it wherever it could be: what fits then fits.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ def problem(
     kinds: tuple[DeviceKind, ...] = (),
     kind_links: tuple[tuple[Link, ...], ...] = (),
     recompute: Recompute = "none",
+    cautious: bool = False,
 ) -> ChainProblem:
     """Return the chain problem over groups of layers.
 
@@ -45,6 +48,8 @@ def problem(
         Devices in free order; they replace places and links of the model.
     recompute
         Whether groups are recomputed in backward: never, all of them, or as solvers choose.
+    cautious
+        Whether to count too much memory rather than too little.
     """
     graph = model.graph
     group_of = {layer: number for number, group in enumerate(groups) for layer in group}
@@ -57,6 +62,8 @@ def problem(
     if recompute == "all":
         work = tuple(map(operator.add, work, again))
         saved = tuple(map(operator.sub, saved, spared))
+    if cautious:
+        saved = tuple(map(operator.add, saved, _unsaved(model, group_of, len(groups), recompute)))
     plain = ChainProblem(
         num_stages=model.schedule.stages,
         work_s=work,
@@ -82,8 +89,8 @@ def problem(
         shared=shared,
         saved_bytes=saved,
         workspace_bytes=tuple(float(model.memory.workspace_bytes(group, ())) for group in groups),
-        budget_bytes=() if kinds else tuple(place.budget_bytes for place in model.places),
-        boundary_factor=_buffers(model),
+        budget_bytes=() if kinds else _budgets(model, cautious),
+        boundary_factor=_buffers(model, cautious),
         recompute_s=again if recompute == "auto" else (),
         recompute_bytes=spared if recompute == "auto" else (),
     )
@@ -102,19 +109,37 @@ def _links(model: CostModel) -> tuple[Link, ...]:
     )
 
 
-def _buffers(model: CostModel) -> tuple[float, ...]:
+def _buffers(model: CostModel, cautious: bool) -> tuple[float, ...]:
     """Return how often a stage holds what it receives: the runtime keeps every micro-batch.
 
-    Stages with a boundary inside their rank receive nothing there; leaving them out counts too
-    little rather than too much.
+    A cautious stage may keep a copy of each in flight, to hand on. Stages with a boundary inside
+    their rank receive nothing there; the problem does not know which of its boundaries that is.
     """
     last = model.schedule.stages - 1
-    return tuple(
-        0.0
-        if (stage and model.same_rank(stage - 1)) or (stage < last and model.same_rank(stage))
-        else float(model.schedule.microbatches)
-        for stage in range(last + 1)
-    )
+    factors = []
+    for stage in range(last + 1):
+        inside = (stage and model.same_rank(stage - 1)) or (stage < last and model.same_rank(stage))
+        factor = 0 if inside and not cautious else model.schedule.microbatches
+        factors.append(float(factor + (model.schedule.in_flight[stage] if cautious else 0)))
+    return tuple(factors)
+
+
+def _budgets(model: CostModel, cautious: bool) -> tuple[float, ...]:
+    """Return the memory of each stage's device; cautious stages of one rank share it evenly."""
+    share = model.schedule.chunks if cautious else 1
+    return tuple(place.budget_bytes / share for place in model.places)
+
+
+def _unsaved(
+    model: CostModel, group_of: dict[int, int], count: int, recompute: Recompute
+) -> tuple[float, ...]:
+    """Return the bytes of values that groups make and that a stage may keep though unsaved."""
+    kept = [0.0] * count
+    for value in model.graph.values:
+        saved = value.storage in model.memory.owner and recompute == "none"
+        if value.producer is not None and not saved and model.graph.training:
+            kept[group_of[value.producer]] += value.nbytes
+    return tuple(kept)
 
 
 def _nets(model: CostModel, group_of: dict[int, int]) -> tuple[Net, ...]:

@@ -88,7 +88,7 @@ def explain(
         changes.append(f"devices of {format_bytes(needed)}")
     return InfeasibleError(
         f"no {stages}-stage plan fits {format_bytes(budget)} per device"
-        + (" (none was found in time)" if failure.status == "unknown" else ""),
+        + (" (none was found, without a proof)" if failure.status == "unknown" else ""),
         cause=cause,
         hint=f"would fit: {', or '.join(changes)}" if changes else "give larger devices",
     )

@@ -129,6 +129,7 @@ class _Player:
         self.arrived: dict[tuple[Kind, int, int], tuple[float, float]] = {}
         self.held = [0] * self.schedule.stages
         self.peak = [0] * self.schedule.stages
+        self.held_bytes = [0] * ranks
         self.peak_bytes = [0] * ranks
 
     def play(self) -> None:
@@ -240,17 +241,13 @@ class _Player:
 
     def _count(self, rank: int, action: Action) -> None:
         """Follow what stages hold: from the forward to the end of the backward."""
-        if action.kind is Kind.FORWARD:
-            self.held[action.stage] += 1
-        elif action.kind in (Kind.BACKWARD, Kind.BACKWARD_WEIGHT):
-            self.held[action.stage] -= 1
+        if action.kind is Kind.BACKWARD_INPUT:
+            return
+        change = 1 if action.kind is Kind.FORWARD else -1
+        self.held[action.stage] += change
+        self.held_bytes[rank] += change * self.cost.stages[action.stage].activation_bytes
         self.peak[action.stage] = max(self.peak[action.stage], self.held[action.stage])
-        held = sum(
-            self.held[stage] * self.cost.stages[stage].activation_bytes
-            for stage in range(self.schedule.stages)
-            if self.schedule.rank_of(stage) == rank
-        )
-        self.peak_bytes[rank] = max(self.peak_bytes[rank], held)
+        self.peak_bytes[rank] = max(self.peak_bytes[rank], self.held_bytes[rank])
 
     def _record(
         self,

@@ -30,6 +30,7 @@ def profile(
     workspace_bytes: Sequence[int] | None = None,
     shared: Sequence[tuple[int, Sequence[int]]] = (),
     outputs: Sequence[int] = (),
+    saved_values: bool = False,
     offset_s: float = 0.0,
     training: bool = True,
 ) -> Profile:
@@ -47,6 +48,8 @@ def profile(
         Bytes of a parameter of each layer.
     shared
         ``(bytes, layers)`` of parameters that several layers use.
+    saved_values
+        Whether the layers that read a value keep it for backward.
     outputs
         Layers whose value the model returns (default: the last); their bytes are those of
         their edge, or one.
@@ -72,6 +75,12 @@ def profile(
         StateProfile(f"shared{number}", "parameter", nbytes, True, tuple(names[i] for i in users))
         for number, (nbytes, users) in enumerate(shared)
     ]
+    storages = [StorageProfile(index, nbytes) for index, nbytes in enumerate(saved)]
+    storage_of: dict[tuple[int, ...], int] = {}
+    if saved_values:
+        for pins, nbytes in values.items():
+            storage_of[pins] = len(storages)
+            storages.append(StorageProfile(len(storages), nbytes))
     total = sum(forward_s) + sum(back)
     return Profile(
         model=ModelRef(spec="model.py:build"),
@@ -86,7 +95,10 @@ def profile(
                 nodes=(f"{name}_op",),
                 forward=Timing(forward_s[index]),
                 backward=Timing(back[index]),
-                saved=(index,) if saved[index] else (),
+                saved=(
+                    *([index] if saved[index] else []),
+                    *(storage for pins, storage in storage_of.items() if index in pins[1:]),
+                ),
                 workspace_bytes=space[index],
                 flops=None,
             )
@@ -102,11 +114,12 @@ def profile(
                 dtype="uint8",
                 needs_grad=training,
                 output=pins[0] in returned,
+                storage=storage_of.get(pins),
             )
             for pins, nbytes in values.items()
         ),
         states=tuple(states),
-        storages=tuple(StorageProfile(index, nbytes) for index, nbytes in enumerate(saved)),
+        storages=tuple(storages),
         whole=WholeModel(sum(forward_s), sum(back), 1.0 if total else 0.0, offset_s),
         training=training,
     )
@@ -127,4 +140,5 @@ def random_profile(seed: int, count: int, *, memory: bool = False) -> Profile:
         saved_bytes=[rng.randint(0, 50) if memory else 0 for _ in range(count)],
         param_bytes=[rng.randint(0, 50) if memory else 0 for _ in range(count)],
         workspace_bytes=[rng.randint(0, 10) if memory else 0 for _ in range(count)],
+        saved_values=memory,
     )

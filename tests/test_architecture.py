@@ -14,7 +14,8 @@ PACKAGE = Path(__file__).resolve().parents[1] / "autosplit"
 ORDER = """
     errors registry checks units sizes program types serialize cluster
     modelspec tracers layers graph schedules stages
-    solvers readers cost chain constraints devices simulate ties assign advice fit planner baselines search
+    solvers readers cost chain constraints devices simulate ties assign advice fit
+    planner baselines search
     profilers codegen launchers targets artifacts weights
     verification report workflow cli __main__
 """.split()  # noqa: SIM905 (one row a floor)

@@ -59,7 +59,7 @@ def test_plans_are_the_best_of_all(seed, count, stages, objective, overlap):
     assert found.gap == 0
 
 
-@settings(deadline=None, max_examples=10)
+@settings(deadline=None, max_examples=25)
 @given(st.integers(0, 10**6), st.integers(4, 7), st.floats(0.5, 1.0))
 def test_plans_fit_their_budget_or_none_does(seed, count, share):
     measured = random_profile(seed, count, memory=True)
@@ -72,16 +72,14 @@ def test_plans_fit_their_budget_or_none_does(seed, count, share):
         for assignment in every_plan(model.graph, 2)
         if not any(model.rank_excess(cost := model.evaluate(assignment)))
     ]
-    if not fitting:
-        with pytest.raises(InfeasibleError):
-            planner.plan(measured, request)
-        return
-    found = planner.plan(measured, request)
-    assert all(stage.memory.total_bytes <= budget for stage in found.stages)
-    assert found.objective_s >= min(fitting) * (1 - 1e-9)
-    assert found.bound_s <= min(fitting) * (1 + 1e-9)
-    if found.status == "optimal":
-        assert found.objective_s == pytest.approx(min(fitting))
+    found = planner.Task(model.graph, {}).attempt(request)
+    assert (found is None) == (not fitting)
+    if found is not None:
+        assert found.fits
+        assert found.cost.objective_s >= min(fitting) * (1 - 1e-9)
+        assert found.bound_s <= min(fitting) * (1 + 1e-9)
+        if found.proven:
+            assert found.cost.objective_s == pytest.approx(min(fitting))
 
 
 def test_a_plan_is_one_of_its_profile():
@@ -121,7 +119,7 @@ def test_more_memory_is_never_worse(seed, count):
     measured = random_profile(seed, count, memory=True)
     free = plan(measured, 2, 4)
     peak = max(stage.memory.total_bytes for stage in free.stages)
-    ample = plan(measured, 2, 4, memory_bytes=peak)
+    ample = plan(measured, 2, 4, memory_bytes=int(1.2 * peak))
     assert ample.objective_s == pytest.approx(free.objective_s)
 
 
