@@ -121,6 +121,12 @@ def search(
     from autosplit import search as searching
 
     measured = [_profile(profile) for profile in profiles]
+    for found, given in zip(measured, profiles, strict=True):
+        if found.model.batch_size is None:
+            raise DataError(
+                f"{given} does not say how many rows a micro-batch has",
+                hint="profile the model with --batch-size",
+            )
     result = searching.search(measured, request, devices=devices, global_batch=global_batch)
     best = next(
         _with_source(result.best, found, given)

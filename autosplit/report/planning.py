@@ -21,21 +21,24 @@ def search_tables(candidates: Sequence[Candidate], top: int = 10) -> list[Render
     """Return the best configurations, and why the others lost."""
     if not candidates:
         return []
-    table = grid(f"Best {min(top, len(candidates))} of {len(candidates)} configurations")
+    possible = [candidate for candidate in candidates if candidate.plan is not None]
+    table = grid(f"Best {min(top, len(possible))} of {len(candidates)} configurations")
+    if left := len(candidates) - len(possible):
+        table.caption = f"{left} have no plan; --json says why"
     for heading in ("stages", "replicas", "schedule", "micro-batches"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("rows/s", justify="right", no_wrap=True)
     table.add_column("memory", justify="right", no_wrap=True)
     table.add_column("why not", overflow="fold")
-    for place, candidate in enumerate(candidates[:top]):
+    for place, candidate in enumerate(possible[:top]):
         request = candidate.request
         table.add_row(
             str(request.stages),
             str(request.replicas),
             request.schedule,
             f"{request.microbatches} × {candidate.microbatch_size}",
-            f"{candidate.samples_per_s:.4g}" if candidate.plan else "-",
-            format_bytes(candidate.memory_bytes) if candidate.plan else "-",
+            f"{candidate.samples_per_s:.4g}",
+            format_bytes(candidate.memory_bytes),
             Text(candidate.reason),
             style=STRONG if place == 0 else "",
         )

@@ -183,7 +183,7 @@ def _plan_facts(plan: Plan) -> list[tuple[str, RenderableType]]:
         link += ", beside compute"
     return [
         ("model", Text(model_name(plan.model))),
-        ("pipeline", f"{_count(len(plan.stages), 'stage')}, {request.schedule}"),
+        ("pipeline", _pipeline(plan)),
         ("micro-batches", f"{request.microbatches} a step"),
         ("links", link),
         (
@@ -195,6 +195,17 @@ def _plan_facts(plan: Plan) -> list[tuple[str, RenderableType]]:
         ),
         ("proof", proof(plan)),
     ]
+
+
+def _pipeline(plan: Plan) -> str:
+    request = plan.request
+    parts = [_count(len(plan.stages), "stage")]
+    ranks = len({stage.rank for stage in plan.stages})
+    if ranks != len(plan.stages):
+        parts.append(_count(ranks, "device"))
+    if request.replicas > 1:
+        parts.append(f"{request.replicas} replicas")
+    return ", ".join([*parts, request.schedule])
 
 
 def proof(plan: Plan | WorkloadPlan) -> Text:
