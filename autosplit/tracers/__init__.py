@@ -9,6 +9,7 @@ from autosplit.modelspec import LoadedModel
 from autosplit.tracers import exported, torch_level  # noqa: F401 - they file themselves
 from autosplit.tracers.base import TRACERS, Trace
 from autosplit.tracers.check import check
+from autosplit.tracers.refusals import ModelError
 
 __all__ = ["TRACERS", "Trace", "trace"]
 
@@ -34,6 +35,8 @@ def trace(loaded: LoadedModel, tracer: str = "auto") -> Trace:
         try:
             found = TRACERS[name](loaded)
             check(found)
+        except ModelError:
+            raise
         except TraceError as error:
             failures.append((name, error))
             continue

@@ -60,6 +60,9 @@ def _public() -> dict[Any, str]:
             value = getattr(space, name)
             if callable(value) and not isinstance(value, type) and not name.startswith("_"):
                 found.setdefault(_key(value), f"{path}.{name}")
+    for name in sorted(vars(torch)):
+        if name.startswith("_") and callable(value := getattr(torch, name)):
+            found.setdefault(_key(value), f"torch.{name}")
     for name in dir(torch.Tensor):
         value = getattr(torch.Tensor, name)
         if callable(value) and not isinstance(value, type):

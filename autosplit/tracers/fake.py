@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from autosplit.errors import TraceError
 from autosplit.program import Constructor
 from autosplit.tracers.leaves import leaf_constructor
+from autosplit.tracers.refusals import ModelError
 
 _PLAIN_TYPES = (torch.Tensor, nn.Parameter, nn.Buffer)
 
@@ -141,12 +141,12 @@ def _tables(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
 def _refuse_unusual_module(module: nn.Module, fqn: str) -> None:
     kind = type(module).__name__
     if isinstance(module, torch.jit.ScriptModule):
-        raise TraceError(
+        raise ModelError(
             f"{fqn or 'the model'} is a {kind} (torch.jit)",
             hint="build the model from its Python class instead",
         )
     if kind == "OptimizedModule":
-        raise TraceError(
+        raise ModelError(
             f"{fqn or 'the model'} is compiled",
             hint="pass the module itself; compile the stages after the export",
         )
@@ -154,16 +154,16 @@ def _refuse_unusual_module(module: nn.Module, fqn: str) -> None:
 
 def _refuse_unusual_tensor(tensor: torch.Tensor, name: str) -> None:
     if nn.parameter.is_lazy(tensor):
-        raise TraceError(
+        raise ModelError(
             f"{name} has no shape yet",
             cause="its lazy module has not run",
             hint="run one forward before returning the model",
         )
     if type(tensor) not in _PLAIN_TYPES:
-        raise TraceError(
+        raise ModelError(
             f"{name} is a {type(tensor).__name__}",
             cause="tensor subclasses (quantized, distributed) cannot be split",
             hint="build the plain model and convert the stages after the export",
         )
     if tensor.layout is not torch.strided:
-        raise TraceError(f"{name} is a {tensor.layout} tensor", hint="use dense state")
+        raise ModelError(f"{name} is a {tensor.layout} tensor", hint="use dense state")

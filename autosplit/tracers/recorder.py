@@ -29,6 +29,7 @@ from autosplit.tracers.leaves import updates_state
 from autosplit.tracers.randomness import draws_random_numbers
 from autosplit.tracers.recording import CallRecord, Recording
 from autosplit.tracers.recurrent import fake_recurrent
+from autosplit.tracers.refusals import ModelError
 
 _UNPACK = torch.Tensor.__iter__
 _VALUES = {"item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__array__"}
@@ -263,7 +264,7 @@ class Recorder(TorchFunctionMode):
     def _mark_state_write(self, node: fx.Node, state: fx.Node) -> None:
         name = str(state.target)
         if name in self.recording.constants:
-            raise TraceError(
+            raise ModelError(
                 "the forward writes to a tensor that is no buffer",
                 cause=place(),
                 hint="register it: self.register_buffer(name, tensor, persistent=False)",
@@ -332,7 +333,7 @@ class Recorder(TorchFunctionMode):
         """Refuse a forward that asks for a value only the data can tell."""
         name = getattr(self._current, "__name__", "")
         reads = name in _VALUES
-        raise TraceError(
+        raise ModelError(
             "the forward branches on or computes with values read out of a tensor"
             if reads
             else f"the size of the result of {name or 'an operation'} depends on the data",
@@ -425,7 +426,7 @@ def _plain_number(value: Any) -> Any:
 
 def _refuse_foreign(module: nn.Module) -> None:
     if any(True for _ in module.parameters()):
-        raise TraceError(
+        raise ModelError(
             f"the forward calls a {type(module).__name__} that is not part of the model",
             cause=place(),
             hint="assign it to an attribute in __init__ (lists: nn.ModuleList), so that its "

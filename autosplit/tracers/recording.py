@@ -10,6 +10,7 @@ from torch import fx, nn
 
 from autosplit.errors import TraceError
 from autosplit.tracers.frames import place
+from autosplit.tracers.refusals import ModelError
 
 
 @dataclass
@@ -54,7 +55,7 @@ class Recording:
     def capture(self, value: torch.Tensor) -> str:
         """Keep a tensor that is no part of the model, and return its name."""
         if isinstance(value, nn.Parameter) or value.requires_grad:
-            raise TraceError(
+            raise ModelError(
                 "the forward uses a trainable tensor that is not part of the model",
                 cause=place(),
                 hint="assign it as nn.Parameter in __init__ (lists: nn.ParameterList)",

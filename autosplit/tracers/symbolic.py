@@ -11,6 +11,8 @@ from torch._dynamo.source import ConstantSource
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._sympy.printers import PythonPrinter
 
+from autosplit.errors import TraceError
+
 
 class SizeEnv(ShapeEnv):
     """A shape environment with one symbol per name, which refuses sizes made of data.
@@ -72,4 +74,6 @@ def expression(size: Any, public: Mapping[Any, Any]) -> int | float | bool | str
         kind = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(size)]
         value: int | float | bool = kind(known)
         return value
+    if not known.free_symbols <= public.keys():
+        raise TraceError(f"the size {known} depends on the data")
     return str(PythonPrinter().doprint(known.xreplace(public)))
