@@ -306,7 +306,7 @@ def _show(expr: Expr) -> str:
         case Invoke(function, args, kwargs):
             return f"{show_base(function)}({', '.join(arguments(args, kwargs))})"
         case Unary(op, operand):
-            return op + show(operand, 0 if op == "*" else _UNARY)
+            return op + show(operand, 14 if op in ("-", "~") else 0)
         case Binary(op, left, right):
             low, high = operands(expr)
             tight = op == "**" and is_simple(left) and is_simple(right)

@@ -24,10 +24,8 @@ from autosplit.codegen.expressions import (
     operands,
     precedence,
     show,
-    show_base,
     show_element,
     show_for,
-    show_items,
     show_pair,
 )
 
@@ -82,26 +80,78 @@ def _wants_parentheses(expr: Expr, lead: str) -> bool:
         case Display() | DictDisplay() | Comprehension():
             return False
         case Binary():
-            return not _may_break_at_end(expr, lead)
+            return not _may_open_a_bracket(expr, lead)
+        case Unary(op, operand) if op != "not ":
+            return _wants_parentheses(operand, lead + op)
         case Conditional() | Unary():
             return True
         case Invoke() | Subscript() | Attribute():
             if is_fluent(expr):
                 return True
-            return not fits(lead + _before_first_bracket(expr))
+            return not fits(lead + _up_to_bracket(_pieces(expr, 0), ""))
         case _:
             return False
 
 
-def _may_break_at_end(expr: Binary, lead: str) -> bool:
-    """Say whether ``a + f(...)`` may open the bracket of its last operand instead."""
+def _may_open_a_bracket(expr: Binary, lead: str) -> bool:
+    """Say whether an operation may open the brackets of its operands instead.
+
+    It may when it has one operator of the loosest kind, and begins or ends with brackets.
+    """
     terms = _terms(expr)
-    if len(terms) != 2 or any(isinstance(term, Binary) for _, term in terms):
+    low, high = operands(expr)
+    first, last = terms[0][1], terms[-1][1]
+    if len(terms) != 2:
         return False
-    (_, first), (op, last) = terms
-    if not isinstance(last, Invoke | Subscript | Display) or is_fluent(last):
+    if not _begins_with_bracket(first, low) and not _ends_with_bracket(last, high):
         return False
-    return fits(f"{lead}{show(first, operands(expr)[0])} {op} {_before_first_bracket(last)}")
+    trailers = _pieces(expr, 0)
+    return fits(lead + _up_to_bracket(trailers, ""))
+
+
+def _begins_with_bracket(expr: Expr, minimum: int) -> bool:
+    if precedence(expr) < minimum:
+        return True
+    if isinstance(expr, Binary):
+        return _begins_with_bracket(expr.left, operands(expr)[0])
+    head, trailers = _chain(expr)
+    if trailers:
+        return _begins_with_bracket(head, 20)
+    return isinstance(expr, Display) and expr.kind != "bare"
+
+
+def _ends_with_bracket(expr: Expr, minimum: int) -> bool:
+    if precedence(expr) < minimum:
+        return True
+    if isinstance(expr, Binary):
+        return _ends_with_bracket(expr.right, operands(expr)[1])
+    if isinstance(expr, Unary):
+        return _ends_with_bracket(expr.operand, 14)
+    if isinstance(expr, Invoke):
+        return bool(expr.args or expr.kwargs)
+    return isinstance(expr, Display) and expr.kind != "bare"
+
+
+def _pieces(expr: Expr, minimum: int) -> list[str | _Bracket]:
+    """Return an expression as the texts and brackets it is made of."""
+    if precedence(expr) < minimum:
+        return [_Bracket("(", ")", [("", expr)])]
+    match expr:
+        case Binary(op, left, right):
+            low, high = operands(expr)
+            tight = show(expr) == show(left, low) + op + show(right, high)
+            middle = op if tight else f" {op} "
+            return [*_pieces(left, low), middle, *_pieces(right, high)]
+        case Unary(op, operand):
+            return [op, *_pieces(operand, 14 if op in ("-", "~") else 0)]
+        case Display(kind, items) if kind != "bare":
+            opening, closing = _BRACKETS[kind]
+            pairs = [("", item) for item in items]
+            return [_Bracket(opening, closing, pairs, together=False)]
+        case Invoke() | Subscript() | Attribute():
+            head, trailers = _chain(expr)
+            return [*_pieces(head, 20), *trailers]
+    return [show(expr)]
 
 
 def _parenthesised(expr: Expr, lead: str, suffix: str, indent: str) -> list[str]:
@@ -111,17 +161,6 @@ def _parenthesised(expr: Expr, lead: str, suffix: str, indent: str) -> list[str]
     else:
         lines = _place(expr, inner, "", inner)
     return [lead + "(", *lines, f"{indent}){suffix}"]
-
-
-def _before_first_bracket(expr: Expr) -> str:
-    head, trailers = _chain(expr)
-    text = show_base(head) if trailers else show(head)
-    for trailer in trailers:
-        if isinstance(trailer, str):
-            text += trailer
-        else:
-            return text + trailer.opening
-    return text
 
 
 # ---------------------------------------------------------------- placing an expression
@@ -141,14 +180,12 @@ def _place(
         inner = indent + INDENT
         return [lead + "(", *_place(expr, inner, "", inner), f"{indent}){tail}"]
     match expr:
-        case Binary(op, left, right) if not inside:
-            low, high = operands(expr)
-            start = f"{lead}{show(left, low)} {op} "
-            return _place(right, start, tail, indent, inside=False, minimum=high)
+        case Binary() if not inside:
+            return _follow(lead, _pieces(expr, 0), tail, indent)
         case Binary():
             return _place_terms(expr, lead, tail, indent)
         case Unary(op, operand) if op in ("*", "**", "-", "~"):
-            return _place(operand, lead + op, tail, indent, inside=inside, minimum=12)
+            return _place(operand, lead + op, tail, indent, inside=inside, minimum=14)
         case Conditional(then, test, other) if inside:
             return [
                 *_place(then, lead, "", indent),
@@ -167,7 +204,7 @@ def _place(
         case Invoke() | Subscript() | Attribute():
             if inside and is_fluent(expr):
                 return _fluent(expr, lead, tail, indent)
-            return _brackets(expr, lead, tail, indent)
+            return _follow(lead, _pieces(expr, 0), tail, indent)
     return [one]
 
 
@@ -233,19 +270,19 @@ def _clauses(expr: Comprehension, inner: str) -> list[str]:
 
 
 class _Bracket:
-    """The arguments of a call or the items of a subscript."""
+    """A pair of brackets and what is inside: arguments, items, or an operation.
 
-    def __init__(self, owner: Invoke | Subscript) -> None:
-        self.call = isinstance(owner, Invoke)
-        self.opening, self.closing = ("(", ")") if self.call else ("[", "]")
-        self.pairs: list[tuple[str, Expr]] = (
-            [*(("", arg) for arg in owner.args), *((f"{k}=", v) for k, v in owner.kwargs)]
-            if isinstance(owner, Invoke)
-            else [("", item) for item in owner.items]
-        )
-        self.text = show_items(tuple(expr for _, expr in self.pairs))
-        if self.call:
-            self.text = ", ".join(key + show(expr, 1) for key, expr in self.pairs)
+    ``together`` says that the contents may share one line of their own: those of a call or
+    subscript may, those of a display may not.
+    """
+
+    def __init__(
+        self, opening: str, closing: str, pairs: list[tuple[str, Expr]], *, together: bool = True
+    ) -> None:
+        self.opening, self.closing, self.pairs = opening, closing, pairs
+        self.together = together
+        least = 0 if len(pairs) == 1 and not pairs[0][0] else 1
+        self.text = ", ".join(key + show(expr, least) for key, expr in pairs)
 
     def lines(self, indent: str) -> list[str]:
         """Return the contents on lines of their own at ``indent``."""
@@ -253,9 +290,9 @@ class _Bracket:
             only = self.pairs[0][1]
             if isinstance(only, Comprehension) and only.kind == "bare":
                 return _clauses(only, indent)
-        if fits(indent + self.text) and (self.call or len(self.pairs) == 1):
+        if self.together and fits(indent + self.text):
             return [indent + self.text]
-        end = "," if len(self.pairs) > 1 else ""
+        end = "," if len(self.pairs) > 1 or not self.together else ""
         return [
             line
             for key, expr in self.pairs
@@ -271,11 +308,12 @@ def _chain(expr: Expr) -> tuple[Expr, list[str | _Bracket]]:
             case Attribute(base, name):
                 trailers.append(f".{name}")
                 expr = base
-            case Invoke(function):
-                trailers.append(_Bracket(expr))
+            case Invoke(function, args, kwargs):
+                pairs = [*(("", arg) for arg in args), *((f"{k}=", v) for k, v in kwargs)]
+                trailers.append(_Bracket("(", ")", pairs))
                 expr = function
-            case Subscript(base):
-                trailers.append(_Bracket(expr))
+            case Subscript(base, items):
+                trailers.append(_Bracket("[", "]", [("", i) for i in items]))
                 expr = base
             case _:
                 return expr, trailers[::-1]
@@ -284,16 +322,14 @@ def _chain(expr: Expr) -> tuple[Expr, list[str | _Bracket]]:
 def is_fluent(expr: Expr) -> bool:
     """Say whether a chain has two or more attributes that follow a bracket."""
     head, trailers = _chain(expr)
-    count = int(isinstance(head, Binary | Unary) and bool(trailers))
+    if not trailers:
+        return False
+    count = (
+        int(isinstance(head, Binary | Unary) and isinstance(trailers[0], str)) if trailers else 0
+    )
     for before, after in pairwise(trailers):
         count += isinstance(before, _Bracket) and isinstance(after, str)
     return count >= 2
-
-
-def _brackets(expr: Expr, lead: str, tail: str, indent: str) -> list[str]:
-    head, trailers = _chain(expr)
-    lines = _place(head, lead, "", indent, minimum=20)
-    return lines[:-1] + _follow(lines[-1], trailers, tail, indent)
 
 
 def _follow(line: str, trailers: list[str | _Bracket], tail: str, indent: str) -> list[str]:

@@ -84,7 +84,8 @@ def build(graph: StageGraph, extents: Extents, *, helpers: bool) -> Scope:
         for index in path[depth:]:
             stack.append(_open(graph.program.calls[index], stack[-1]))
         stack[-1].items.append(name)
-    pruner = _Pruner(graph, extents, helpers)
+    own = measure(graph.program, (graph.spec,))
+    pruner = _Pruner(graph, extents, own, helpers)
     pruner.prune(root)
     pruner.spread(root)
     pruner.settle(root)
@@ -118,6 +119,7 @@ def _merge_names(graph: StageGraph, into: Call, call: int) -> None:
 class _Pruner:
     graph: StageGraph
     extents: Extents
+    own: Extents
     helpers: bool
     dissolved: set[str] = field(default_factory=set)
 
@@ -188,12 +190,11 @@ class _Pruner:
         return True
 
     def _module(self, scope: Scope) -> bool:
-        nodes = list(scope.nodes())
-        extent = self.extents.of[scope.call.index]
-        if len(nodes) < extent.count:
-            if nodes[0] == extent.first:
+        extent, own = (each.of[scope.call.index] for each in (self.extents, self.own))
+        if own.count < extent.count:
+            if own.first == extent.first:
                 scope.part = "Head"
-            elif nodes[-1] == extent.last:
+            elif own.last == extent.last:
                 scope.part = "Tail"
             else:
                 scope.part = "Middle"
@@ -232,7 +233,7 @@ class _Pruner:
         extent = self.extents.of[scope.call.index]
         shared = self.extents.functions[name] > 1
         smallest = _SMALLEST_SHARED_HELPER if shared else _SMALLEST_HELPER
-        if len(nodes) != extent.count or len(nodes) < smallest:
+        if self.own.of[scope.call.index].count != extent.count or len(nodes) < smallest:
             return False
         if any(isinstance(i, Scope) and i.kind != "function" for i in scope.scopes()):
             return False
