@@ -7,6 +7,7 @@ gives a proven bound, and its plan, where it breaks no rule of the problem, is t
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import time
@@ -115,18 +116,36 @@ class _Run:
             known = min(known, plan.label)
             if plan.label <= inst.lower_bound() * (1 + EXACT):
                 return plan
-        loosest = loosest_load(inst)
-        tries = [known] if known < math.inf else []
-        if not tries:
-            low = inst.lower_bound()
-            tries = [low * factor for factor in GROWTH if low * factor < loosest] + [loosest]
-        for most in tries:
+        found = self._climb(inst, memory, known)
+        if found is None:
+            found = plan
+        if found is None:
+            raise InfeasibleViewError
+        return found
+
+    def _climb(self, inst: Instance, memory: bool, known: float) -> ChainPlan | None:
+        """Return a plan with the least largest load, at most ``known``; None if there is none.
+
+        With a good plan known, one search below its value decides. Where that overflows, or no
+        plan is known, T climbs from the lower bound; every T without a plan is a better bound.
+        """
+        if known < math.inf:
+            with contextlib.suppress(TooManyError):
+                return self._chain(inst, memory, most=known * (1 + EXACT)).run()
+        low, high = inst.lower_bound(), min(known, loosest_load(inst))
+        for most in [low * factor for factor in GROWTH if low * factor < high] + [high]:
             found = self._chain(inst, memory, most=most * (1 + EXACT)).run()
             if found is not None:
                 return found
-        if plan is not None:
-            return plan
-        raise InfeasibleViewError
+            self._learn(self._bound_of(most))
+        return None
+
+    def _bound_of(self, load: float) -> float:
+        """Return what a bound of the largest load says of the objective."""
+        if self.problem.objective == "bottleneck":
+            return load
+        rest = step_bound(self.inst) - (self.problem.microbatches - 1) * self.inst.lower_bound()
+        return (self.problem.microbatches - 1) * load + rest
 
     def _chain(self, inst: Instance, memory: bool, **options: float) -> ChainSearch:
         source = AllCuts(inst, deadline=self.deadline)
