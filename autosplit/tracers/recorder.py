@@ -10,11 +10,11 @@ from typing import Any, NoReturn
 import torch
 from torch import fx, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
 from autosplit.errors import TraceError
-from autosplit.program import Ambient, SourceName
+from autosplit.program import SourceName
 from autosplit.tracers.callables import public_name
+from autosplit.tracers.effects import ambient_state, silently_written, storage_key, versions
 from autosplit.tracers.fake import FakeModel
 from autosplit.tracers.frames import (
     RETURNED,
@@ -111,7 +111,7 @@ class Recorder(TorchFunctionMode):
             with self:
                 return iter(args[0].unbind(0))
         self._current = func
-        before = _versions((args, kwargs))
+        before = versions((args, kwargs))
         out = func(*args, **kwargs)
         written = [tensor for tensor, version in before if tensor._version != version]
         if written or _has_tensor(out):
@@ -160,7 +160,7 @@ class Recorder(TorchFunctionMode):
         path: tuple[int, ...],
         caller: FrameType,
     ) -> Any:
-        before = _versions((args, kwargs))
+        before = versions((args, kwargs))
         state = [
             (f"{fqn}.{name}" if fqn else name, tensor, tensor._version)
             for name, tensor in module.named_buffers()
@@ -198,7 +198,7 @@ class Recorder(TorchFunctionMode):
         path, user = self._path(caller)
         self._note_locals(user)
         node = self._record("call_function", func, args, kwargs, out, path, caller)
-        self._mark_writes(node, [*written, *_silently_written(func, args, kwargs)])
+        self._mark_writes(node, [*written, *silently_written(func, args, kwargs)])
         self._note_receivers(user, out)
 
     def _record(
@@ -222,7 +222,7 @@ class Recorder(TorchFunctionMode):
         node.meta.update(
             value=out,
             calls=path,
-            ambient=_ambient(),
+            ambient=ambient_state(),
             mutates=[],
             writes_state=[],
             returns_argument=bool(args) and out is args[0],
@@ -238,7 +238,7 @@ class Recorder(TorchFunctionMode):
         self._alive.append(out)
         if isinstance(out, torch.Tensor):
             self._producer[id(out)] = node
-            users = self._storages.setdefault(_storage(out), [])
+            users = self._storages.setdefault(storage_key(out), [])
             users.append(node)
         elif isinstance(out, (tuple, list)):
             for position, item in enumerate(out):
@@ -253,7 +253,7 @@ class Recorder(TorchFunctionMode):
     def _mark_writes(self, node: fx.Node, written: list[torch.Tensor]) -> None:
         """Note whose memory a call wrote to: every earlier value in that storage."""
         for tensor in written:
-            for user in self._storages.get(_storage(tensor), []):
+            for user in self._storages.get(storage_key(tensor), []):
                 if user is node or user in node.meta["mutates"]:
                     continue
                 if user.op == "get_attr":
@@ -358,49 +358,12 @@ def _plain_name(func: Any) -> str:
     return str(name).strip("_") or "value"
 
 
-def _silently_written(
-    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> list[torch.Tensor]:
-    """Return the statistics that a normalisation updates without raising their version."""
-    name = getattr(func, "__name__", "")
-    if name not in ("batch_norm", "instance_norm"):
-        return []
-    flag = "training" if name == "batch_norm" else "use_input_stats"
-    if not kwargs.get(flag, args[5] if len(args) > 5 else name == "instance_norm"):
-        return []
-    given = [kwargs.get("running_mean", args[1:2]), kwargs.get("running_var", args[2:3])]
-    return [leaf for leaf in pytree.tree_leaves(given) if isinstance(leaf, torch.Tensor)]
-
-
-def _versions(value: Any) -> list[tuple[torch.Tensor, int]]:
-    if torch.is_inference_mode_enabled():
-        return []
-    return [(leaf, leaf._version) for leaf in pytree.tree_leaves(value) if _counts(leaf)]
-
-
-def _counts(leaf: Any) -> bool:
-    return isinstance(leaf, torch.Tensor) and not leaf.is_inference()
-
-
 def _has_tensor(value: Any) -> bool:
     if isinstance(value, torch.Tensor):
         return True
     if isinstance(value, (tuple, list)):
         return any(_has_tensor(item) for item in value)
     return False
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
-
-
-def _ambient() -> Ambient:
-    autocast = tuple(
-        (kind, str(torch.get_autocast_dtype(kind)).removeprefix("torch."))
-        for kind in ("cpu", "cuda")
-        if torch.is_autocast_enabled(kind)
-    )
-    return Ambient(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast)
 
 
 def _portable(at: str | None) -> str | None:
