@@ -57,7 +57,9 @@ def profile(
     ref = ModelRef(spec=model) if isinstance(model, str) else model
     inference = options is not None and options.inference
     ref = dataclasses.replace(ref, spec=_absolute(ref.spec), inference=inference)
-    return profilers.profile(_trace(ref), options, progress, model=ref)
+    trace = _trace(ref)
+    measured = profilers.profile(trace, options, progress, model=ref)
+    return dataclasses.replace(measured, notes=(*trace.program.warnings, *measured.notes))
 
 
 def plan(

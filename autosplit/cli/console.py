@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
 from autosplit.errors import AutosplitError
@@ -87,31 +87,32 @@ class Terminal:
 
     @contextmanager
     def step(self, title: str) -> Iterator[Report]:
-        """Show progress while a step runs: a bar on a terminal, else a line when verbose."""
+        """Show progress while a step runs: a bar on a terminal, else a line when verbose.
+
+        The bar is drawn when the step reports and at no other time: a thread that draws would
+        disturb what is being measured.
+        """
         started = time.monotonic()
         if self.verbosity < 0 or not self.err.is_terminal:
             self.detail(f"{title} …")
             yield lambda done, total, what: None
         else:
-            with self._bar() as bar:
-                task = bar.add_task(title, total=None)
+            with Progress(
+                TextColumn("{task.description}", markup=False),
+                BarColumn(),
+                TextColumn("{task.fields[what]}", markup=False),
+                console=self.err,
+                auto_refresh=False,
+                transient=True,
+            ) as bar:
+                task = bar.add_task(title, total=1, what="")
+                bar.refresh()
 
                 def report(done: int, total: int, what: str) -> None:
-                    label = f"{title} {what}" if what else title
-                    bar.update(task, completed=done, total=total or None, description=label)
+                    bar.update(task, completed=done, total=max(total, 1), what=what, refresh=True)
 
                 yield report
         self.detail(f"{title}: {time.monotonic() - started:.1f} s")
-
-    def _bar(self) -> Progress:
-        return Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=self.err,
-            transient=True,
-        )
 
     def _console(self, *, stderr: bool) -> Console:
         plain = self.color is False or (self.color is None and bool(os.environ.get("NO_COLOR")))
