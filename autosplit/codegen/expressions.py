@@ -380,6 +380,8 @@ def _show_display(kind: str, items: tuple[Expr, ...]) -> str:
 
 def _is_bound(expr: Expr) -> bool:
     """Say whether the formatter writes ``:`` beside ``expr`` without spaces."""
+    if isinstance(expr, Unary):
+        return _is_bound(expr.operand)
     return is_simple(expr) and "." not in show(expr)
 
 
@@ -393,8 +395,8 @@ def is_simple(expr: Expr) -> bool:
             return all(part.isidentifier() for part in body.split(".")) or _is_number(body)
         case Attribute(base, _):
             return is_simple(base)
-        case Unary("-", operand):
-            return is_simple(operand)
+        case Unary("-", Number()):
+            return True
         case _:
             return False
 

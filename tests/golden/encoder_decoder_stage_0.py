@@ -1,0 +1,104 @@
+"""Stage 0 of 3 of EncoderDecoder.
+
+Holds positions, embed, encoder.0..1.
+"""
+
+import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    """encoder.0..1.attention.
+
+    Args:
+        x: (batch, seq, 40)
+
+    Returns:
+        (batch, seq, 40)
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.query = nn.Linear(40, 40)
+        self.key = nn.Linear(40, 40)
+        self.value = nn.Linear(40, 40)
+        self.out = nn.Linear(40, 40)
+
+    def forward(self, x):
+        query = (
+            self.query(x).unflatten(-1, (4, -1)).transpose(1, 2) * 0.31622776601683794
+        )
+        scores = query @ self.key(x).unflatten(-1, (4, -1)).transpose(1, 2).transpose(
+            -2, -1
+        )
+        x = self.value(x)
+        mixed = scores.softmax(-1) @ x.unflatten(-1, (4, -1)).transpose(1, 2)
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+
+class FeedForward(nn.ModuleDict):
+    """encoder.0..1.feed_forward.
+
+    Args:
+        x: (batch, seq, 40)
+
+    Returns:
+        (batch, seq, 40)
+    """
+
+    def __init__(self):
+        super().__init__()
+        self["0"] = nn.Linear(40, 160)
+        self["1"] = nn.ReLU()
+        self["2"] = nn.Linear(160, 40)
+
+    def forward(self, x):
+        for layer in self.values():
+            x = layer(x)
+        return x
+
+
+class EncoderBlock(nn.Module):
+    """encoder.0..1.
+
+    Args:
+        x: (batch, seq, 40)
+
+    Returns:
+        (batch, seq, 40)
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.attention = Attention()
+        self.feed_forward = FeedForward()
+        self.norm1 = nn.LayerNorm(40)
+        self.norm2 = nn.LayerNorm(40)
+
+    def forward(self, x):
+        x = self.norm1(x + self.attention(x))
+        return self.norm2(x + self.feed_forward(x))
+
+
+class Stage0(nn.Module):
+    """Stage 0 of 3.
+
+    Args:
+        source: (batch, seq) int64
+
+    Returns:
+        (batch, seq, 40)
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.positions = nn.Parameter(torch.empty(32, 40))
+        self.embed = nn.Embedding(24, 40)
+        self.encoder = nn.ModuleList([EncoderBlock() for _ in range(2)])
+
+    def forward(self, source):
+        seq = source.shape[1]
+        memory = self.embed(source) + self.positions[:seq]
+        for block in self.encoder:
+            memory = block(memory)
+        return memory

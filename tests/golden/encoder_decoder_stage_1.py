@@ -1,0 +1,197 @@
+"""Stage 1 of 3 of EncoderDecoder.
+
+Holds positions, causal, embed, encoder.2, decoder.0..1.
+"""
+
+import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    """encoder.2.attention.
+
+    Args:
+        x: (batch, seq, 40)
+
+    Returns:
+        (batch, seq, 40)
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.query = nn.Linear(40, 40)
+        self.key = nn.Linear(40, 40)
+        self.value = nn.Linear(40, 40)
+        self.out = nn.Linear(40, 40)
+
+    def forward(self, x):
+        query = (
+            self.query(x).unflatten(-1, (4, -1)).transpose(1, 2) * 0.31622776601683794
+        )
+        scores = query @ self.key(x).unflatten(-1, (4, -1)).transpose(1, 2).transpose(
+            -2, -1
+        )
+        x = self.value(x)
+        mixed = scores.softmax(-1) @ x.unflatten(-1, (4, -1)).transpose(1, 2)
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+
+class FeedForward(nn.ModuleDict):
+    """encoder.2.feed_forward, decoder.0..1.feed_forward.
+
+    Args:
+        x: (batch, *, 40)
+
+    Returns:
+        (batch, *, 40)
+    """
+
+    def __init__(self):
+        super().__init__()
+        self["0"] = nn.Linear(40, 160)
+        self["1"] = nn.ReLU()
+        self["2"] = nn.Linear(160, 40)
+
+    def forward(self, x):
+        for layer in self.values():
+            x = layer(x)
+        return x
+
+
+class Attention2(nn.Module):
+    """decoder.0..1.attention.
+
+    Args:
+        x: (batch, tgt, 40)
+        mask: (tgt, tgt) bool
+
+    Returns:
+        (batch, tgt, 40)
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.query = nn.Linear(40, 40)
+        self.key = nn.Linear(40, 40)
+        self.value = nn.Linear(40, 40)
+        self.out = nn.Linear(40, 40)
+
+    def forward(self, x, mask):
+        query = (
+            self.query(x).unflatten(-1, (4, -1)).transpose(1, 2) * 0.31622776601683794
+        )
+        scores = query @ self.key(x).unflatten(-1, (4, -1)).transpose(1, 2).transpose(
+            -2, -1
+        )
+        scores = scores.masked_fill(~mask, float("-inf"))
+        x = self.value(x)
+        mixed = scores.softmax(-1) @ x.unflatten(-1, (4, -1)).transpose(1, 2)
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+
+class Attention3(nn.Module):
+    """decoder.0..1.cross.
+
+    Args:
+        x: (batch, tgt, 40)
+        memory: (batch, seq, 40)
+
+    Returns:
+        (batch, tgt, 40)
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.query = nn.Linear(40, 40)
+        self.key = nn.Linear(40, 40)
+        self.value = nn.Linear(40, 40)
+        self.out = nn.Linear(40, 40)
+
+    def forward(self, x, memory):
+        x = self.query(x)
+        query = x.unflatten(-1, (4, -1)).transpose(1, 2) * 0.31622776601683794
+        x = self.key(memory)
+        scores = query @ x.unflatten(-1, (4, -1)).transpose(1, 2).transpose(-2, -1)
+        x = self.value(memory)
+        mixed = scores.softmax(-1) @ x.unflatten(-1, (4, -1)).transpose(1, 2)
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+
+class EncoderBlock(nn.Module):
+    """encoder.2.
+
+    Args:
+        x: (batch, seq, 40)
+
+    Returns:
+        (batch, seq, 40)
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.attention = Attention()
+        self.feed_forward = FeedForward()
+        self.norm1 = nn.LayerNorm(40)
+        self.norm2 = nn.LayerNorm(40)
+
+    def forward(self, x):
+        x = self.norm1(x + self.attention(x))
+        return self.norm2(x + self.feed_forward(x))
+
+
+class DecoderBlock(nn.Module):
+    """decoder.0..1.
+
+    Args:
+        x: (batch, tgt, 40)
+        memory: (batch, seq, 40)
+        mask: (tgt, tgt) bool
+
+    Returns:
+        (batch, tgt, 40)
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.attention = Attention2()
+        self.cross = Attention3()
+        self.feed_forward = FeedForward()
+        self.norm1 = nn.LayerNorm(40)
+        self.norm2 = nn.LayerNorm(40)
+        self.norm3 = nn.LayerNorm(40)
+
+    def forward(self, x, memory, mask):
+        x = self.norm1(x + self.attention(x, mask))
+        x = self.norm2(x + self.cross(x, memory))
+        return self.norm3(x + self.feed_forward(x))
+
+
+class Stage1(nn.Module):
+    """Stage 1 of 3.
+
+    Args:
+        target: (batch, tgt) int64
+        memory: (batch, seq, 40)
+
+    Returns:
+        memory: (batch, seq, 40)
+        x: (batch, tgt, 40)
+        part: (tgt, tgt) bool
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.positions = nn.Parameter(torch.empty(32, 40))
+        self.register_buffer("causal", torch.empty(32, 32, dtype=torch.bool))
+        self.embed = nn.Embedding(24, 40)
+        self.encoder = nn.ModuleDict({"2": EncoderBlock()})
+        self.decoder = nn.ModuleList([DecoderBlock() for _ in range(2)])
+
+    def forward(self, target, memory):
+        tgt = target.shape[1]
+        memory = self.encoder["2"](memory)
+        x = self.embed(target) + self.positions[:tgt]
+        for block in self.decoder:
+            x = block(x, memory, self.causal[:tgt, :tgt])
+        part = self.causal[:tgt, :tgt]
+        return memory, x, part

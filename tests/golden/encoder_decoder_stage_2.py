@@ -1,0 +1,140 @@
+"""Stage 2 of 3 of EncoderDecoder.
+
+Holds causal, decoder.2..3, head.
+"""
+
+import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    """decoder.2..3.attention.
+
+    Args:
+        x: (batch, tgt, 40)
+        mask: (tgt, tgt) bool
+
+    Returns:
+        (batch, tgt, 40)
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.query = nn.Linear(40, 40)
+        self.key = nn.Linear(40, 40)
+        self.value = nn.Linear(40, 40)
+        self.out = nn.Linear(40, 40)
+
+    def forward(self, x, mask):
+        query = (
+            self.query(x).unflatten(-1, (4, -1)).transpose(1, 2) * 0.31622776601683794
+        )
+        scores = query @ self.key(x).unflatten(-1, (4, -1)).transpose(1, 2).transpose(
+            -2, -1
+        )
+        scores = scores.masked_fill(~mask, float("-inf"))
+        x = self.value(x)
+        mixed = scores.softmax(-1) @ x.unflatten(-1, (4, -1)).transpose(1, 2)
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+
+class Attention2(nn.Module):
+    """decoder.2..3.cross.
+
+    Args:
+        x: (batch, tgt, 40)
+        memory: (batch, seq, 40)
+
+    Returns:
+        (batch, tgt, 40)
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.query = nn.Linear(40, 40)
+        self.key = nn.Linear(40, 40)
+        self.value = nn.Linear(40, 40)
+        self.out = nn.Linear(40, 40)
+
+    def forward(self, x, memory):
+        x = self.query(x)
+        query = x.unflatten(-1, (4, -1)).transpose(1, 2) * 0.31622776601683794
+        x = self.key(memory)
+        scores = query @ x.unflatten(-1, (4, -1)).transpose(1, 2).transpose(-2, -1)
+        x = self.value(memory)
+        mixed = scores.softmax(-1) @ x.unflatten(-1, (4, -1)).transpose(1, 2)
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+
+class FeedForward(nn.ModuleDict):
+    """decoder.2..3.feed_forward.
+
+    Args:
+        x: (batch, tgt, 40)
+
+    Returns:
+        (batch, tgt, 40)
+    """
+
+    def __init__(self):
+        super().__init__()
+        self["0"] = nn.Linear(40, 160)
+        self["1"] = nn.ReLU()
+        self["2"] = nn.Linear(160, 40)
+
+    def forward(self, x):
+        for layer in self.values():
+            x = layer(x)
+        return x
+
+
+class DecoderBlock(nn.Module):
+    """decoder.2..3.
+
+    Args:
+        x: (batch, tgt, 40)
+        memory: (batch, seq, 40)
+        mask: (tgt, tgt) bool
+
+    Returns:
+        (batch, tgt, 40)
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.attention = Attention()
+        self.cross = Attention2()
+        self.feed_forward = FeedForward()
+        self.norm1 = nn.LayerNorm(40)
+        self.norm2 = nn.LayerNorm(40)
+        self.norm3 = nn.LayerNorm(40)
+
+    def forward(self, x, memory, mask):
+        x = self.norm1(x + self.attention(x, mask))
+        x = self.norm2(x + self.cross(x, memory))
+        return self.norm3(x + self.feed_forward(x))
+
+
+class Stage2(nn.Module):
+    """Stage 2 of 3.
+
+    Args:
+        memory: (batch, seq, 40)
+        x: (batch, tgt, 40)
+        mask: (tgt, tgt) bool
+
+    Returns:
+        (batch, tgt, 24)
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("causal", torch.empty(32, 32, dtype=torch.bool))
+        self.decoder = nn.ModuleDict({str(i): DecoderBlock() for i in range(2, 4)})
+        self.head = nn.Linear(40, 24)
+
+    def forward(self, memory, x, mask):
+        tgt = x.shape[1]
+        x = self.decoder["2"](x, memory, mask)
+        x = self.decoder["3"](x, memory, self.causal[:tgt, :tgt])
+        return self.head(x)

@@ -1,0 +1,103 @@
+"""Stage 0 of 2 of GPT.
+
+Holds tokens, positions, dropout, blocks.0..2.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Attention(nn.Module):
+    """blocks.0..2.attention.
+
+    Args:
+        x: (batch, seq, 48)
+
+    Returns:
+        (batch, seq, 48)
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(48, 144)
+        self.out = nn.Linear(48, 48)
+
+    def forward(self, x):
+        batch, seq = x.shape[:2]
+        part, part_2, part_3 = self.qkv(x).split(48, dim=2)
+        query = part.view(batch, seq, 4, 12).transpose(1, 2)
+        key = part_2.view(batch, seq, 4, 12).transpose(1, 2)
+        value = part_3.view(batch, seq, 4, 12).transpose(1, 2)
+        mixed = F.scaled_dot_product_attention(
+            query, key, value, dropout_p=0.1 if self.training else 0.0, is_causal=True
+        )
+        return self.out(mixed.transpose(1, 2).reshape(batch, seq, 48))
+
+
+class FeedForward(nn.Module):
+    """blocks.0..2.feed_forward.
+
+    Args:
+        x: (batch, seq, 48)
+
+    Returns:
+        (batch, seq, 48)
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(48, 192)
+        self.down = nn.Linear(192, 48)
+        self.dropout = nn.Dropout(0.1)
+
+    def forward(self, x):
+        return self.dropout(self.down(F.gelu(self.up(x))))
+
+
+class Block(nn.Module):
+    """blocks.0..2.
+
+    Args:
+        x: (batch, seq, 48)
+
+    Returns:
+        (batch, seq, 48)
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.norm_attention = nn.LayerNorm(48)
+        self.attention = Attention()
+        self.norm_feed_forward = nn.LayerNorm(48)
+        self.feed_forward = FeedForward()
+
+    def forward(self, x):
+        x = x + self.attention(self.norm_attention(x))
+        return x + self.feed_forward(self.norm_feed_forward(x))
+
+
+class Stage0(nn.Module):
+    """Stage 0 of 2.
+
+    Args:
+        ids: (batch, seq) int64
+
+    Returns:
+        (batch, seq, 48)
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.tokens = nn.Embedding(96, 48)
+        self.positions = nn.Embedding(32, 48)
+        self.dropout = nn.Dropout(0.1)
+        self.blocks = nn.ModuleList([Block() for _ in range(3)])
+
+    def forward(self, ids):
+        seq = ids.shape[1]
+        positions = torch.arange(seq, device=ids.device)
+        x = self.dropout(self.tokens(ids) + self.positions(positions))
+        for block in self.blocks:
+            x = block(x)
+        return x

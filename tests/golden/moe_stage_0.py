@@ -1,0 +1,109 @@
+"""Stage 0 of 2 of MixtureOfExperts.
+
+Holds future, embed, blocks.0..3.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Experts(nn.Module):
+    """blocks.0..1.experts.
+
+    Args:
+        x: (batch, seq, 32)
+
+    Returns:
+        weights: (batch, seq, 4)
+        sum_: (batch, seq, 32)
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Parameter(torch.empty(4, 32, 64))
+        self.down = nn.Parameter(torch.empty(4, 64, 32))
+        self.router = nn.Linear(32, 4, bias=False)
+        self.exploration = nn.Module()
+        self.exploration.weight = nn.Parameter(torch.empty(4, 32))
+
+    def forward(self, x):
+        scores = self.router(x)
+        weights = scores.softmax(-1)
+        part, part_2 = weights.topk(2, dim=-1)
+        gates = torch.zeros_like(weights).scatter(-1, part_2, part)
+        gates = gates / gates.sum(-1, keepdim=True)
+        hidden = F.gelu(torch.einsum("btw,ewh->bteh", x, self.up))
+        answers = torch.einsum("bteh,ehw->btew", hidden, self.down)
+        sum_ = (gates.unsqueeze(-1) * answers).sum(2)
+        return weights, sum_
+
+
+class Block(nn.Module):
+    """blocks.0..1.
+
+    Args:
+        x: (batch, seq, 32)
+        mask: (seq, seq) bool
+
+    Returns:
+        weights: (batch, seq, 4)
+        total: (batch, seq, 32)
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.norm1 = nn.LayerNorm(32)
+        self.norm2 = nn.LayerNorm(32)
+        self.attention = nn.MultiheadAttention(
+            32, 4, kdim=32, vdim=32, batch_first=True
+        )
+        self.experts = Experts()
+
+    def forward(self, x, mask):
+        normed = self.norm1(x)
+        mixed, _ = self.attention(
+            normed, normed, normed, attn_mask=mask, need_weights=False
+        )
+        x = x + mixed
+        weights, answer = self.experts(self.norm2(x))
+        total = x + answer
+        return weights, total
+
+
+class Stage0(nn.Module):
+    """Stage 0 of 2.
+
+    Args:
+        ids: (batch, seq) int64
+
+    Returns:
+        weight: (batch, seq, 4)
+        weights: (batch, seq, 4)
+        x: (batch, seq, 32)
+        part: (seq, seq) bool
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer(
+            "future", torch.empty(16, 16, dtype=torch.bool), persistent=False
+        )
+        self.embed = nn.Embedding(48, 32)
+        self.blocks = nn.ModuleList(
+            [*(Block() for _ in range(2)), *(nn.Module() for _ in range(2))]
+        )
+        self.blocks[2].experts = nn.Module()
+        self.blocks[2].experts.exploration = nn.Module()
+        self.blocks[2].experts.exploration.weight = nn.Parameter(torch.empty(4, 32))
+        self.blocks[3].experts = nn.Module()
+        self.blocks[3].experts.exploration = nn.Module()
+        self.blocks[3].experts.exploration.weight = nn.Parameter(torch.empty(4, 32))
+
+    def forward(self, ids):
+        seq = ids.shape[1]
+        x = self.embed(ids)
+        weight, x = self.blocks[0](x, self.future[:seq, :seq])
+        weights, x = self.blocks[1](x, self.future[:seq, :seq])
+        part = self.future[:seq, :seq]
+        return weight, weights, x, part

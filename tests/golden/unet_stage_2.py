@@ -1,0 +1,78 @@
+"""Stage 2 of 3 of UNet.
+
+Holds up.1..2, out.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Convolution(nn.Module):
+    """up.1.first, up.1.second, up.2.first, up.2.second.
+
+    Args:
+        x: (batch, *, *, *)
+
+    Returns:
+        (batch, *, *, *)
+    """
+
+    def __init__(self, in_channels, out_channels):
+        super().__init__()
+        self.conv = nn.Conv2d(in_channels, out_channels, 3, padding=1)
+        self.norm = nn.GroupNorm(4, out_channels)
+
+    def forward(self, x):
+        return F.silu(self.norm(self.conv(x)))
+
+
+class Up(nn.Module):
+    """up.1..2.
+
+    Args:
+        x: (batch, *, *, *)
+        skip: (batch, *, *, *)
+
+    Returns:
+        (batch, *, *, *)
+    """
+
+    def __init__(self, in_channels, out_channels):
+        super().__init__()
+        self.first = Convolution(in_channels, out_channels)
+        self.second = Convolution(out_channels, out_channels)
+
+    def forward(self, x, skip):
+        x = F.interpolate(
+            x,
+            size=None,
+            scale_factor=2.0,
+            mode="nearest",
+            align_corners=None,
+            recompute_scale_factor=None,
+            antialias=False,
+        )
+        return self.second(self.first(torch.cat([x, skip], dim=1)))
+
+
+class Stage2(nn.Module):
+    """Stage 2 of 3.
+
+    Args:
+        x: (batch, 8, 32, 32)
+        silu: (batch, 12, 16, 16)
+        silu_2: (batch, 16, 8, 8)
+
+    Returns:
+        (batch, 32, 32)
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.up = nn.ModuleDict({"1": Up(28, 12), "2": Up(20, 8)})
+        self.out = nn.Conv2d(8, 1, 1)
+
+    def forward(self, x, silu, silu_2):
+        x = self.up["2"](self.up["1"](silu_2, silu), x)
+        return self.out(x).squeeze(1)
