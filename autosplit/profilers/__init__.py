@@ -36,13 +36,15 @@ def profile(
     Returns
     -------
     Profile
-        Time and memory of each layer. The model is left as it was.
+        Time and memory of each layer. The model is left as it was. Of a model on meta one layer
+        of each structure is measured, with made-up values.
     """
-    from autosplit.profilers import measured  # noqa: F401 - registers itself
+    from autosplit.profilers import measured, representatives  # noqa: F401 - file themselves
 
+    on_meta = any(parameter.is_meta for parameter in trace.model.parameters())
     kind = type(trace.model)
     ref = model or ModelRef(spec=f"{kind.__module__}:{kind.__qualname__}")
-    profiler = PROFILERS["measured"]()
+    profiler = PROFILERS["representatives" if on_meta else "measured"]()
     return profiler.profile(
         trace, options or ProfileOptions(), ref, progress or (lambda done, total, what: None)
     )

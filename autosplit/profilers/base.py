@@ -36,6 +36,9 @@ class ProfileOptions:
         Repeat no longer than this, the least repetitions excepted.
     inference
         Forward only, in evaluation mode.
+    resident_bytes
+        State that is in memory at once while a model on meta is measured; one layer alone may
+        need more.
     granularity
         Smallest piece that the planner may move, as in ``layers.group``.
     """
@@ -47,11 +50,12 @@ class ProfileOptions:
     precision: float = 0.02
     max_seconds: float = 120.0
     inference: bool = False
+    resident_bytes: int = 2 * 2**30
     granularity: Literal["op", "layer", "block"] = "layer"
 
     def __post_init__(self) -> None:
         require_finite(self, "threads", "min_repetitions", "max_repetitions", minimum=1)
-        require_finite(self, "precision", "max_seconds")
+        require_finite(self, "precision", "max_seconds", "resident_bytes")
         require(
             self,
             self.min_repetitions <= self.max_repetitions,

@@ -107,7 +107,7 @@ def _state_restored(trace: Trace) -> Iterator[None]:
     changing = {
         name: tensor
         for name, tensor in named.items()
-        if name in written or not isinstance(tensor, nn.Parameter)
+        if not tensor.is_meta and (name in written or not isinstance(tensor, nn.Parameter))
     }
     copies = {name: tensor.detach().clone() for name, tensor in changing.items()}
     for parameter, _ in gradients:
@@ -164,11 +164,11 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def input_tensors(trace: Trace, device: torch.device) -> dict[str, Tensor]:
-    """Return the tensors of the example inputs by their names in the program, on ``device``."""
+def input_tensors(trace: Trace) -> dict[str, Tensor]:
+    """Return the tensors of the example inputs by their names in the program."""
     found = walk_inputs(trace.args, trace.kwargs)
     return {
-        spec.name: tensor.detach().to(device)
+        spec.name: tensor.detach()
         for spec, (_, tensor) in zip(trace.program.inputs, found, strict=True)
     }
 

@@ -61,7 +61,8 @@ class MeasuredProfiler:
             keep_freed_memory(),
             prepared(trace, device, threads=options.threads, inference=options.inference),
         ):
-            state, inputs = state_tensors(trace), input_tensors(trace, device)
+            state = state_tensors(trace)
+            inputs = {name: tensor.to(device) for name, tensor in input_tensors(trace).items()}
             pieces = [
                 Piece(layer, compiled(layer.nodes), trained(program.states_in(layer.nodes), state))
                 for layer in grouping.layers
