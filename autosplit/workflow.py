@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, TypeAlias
 from autosplit.artifacts import refuse_folder
 from autosplit.errors import DataError
 from autosplit.serialize import SCHEMAS, digest, dump, load, parse_json, read_text
-from autosplit.types import Artifact, ModelRef, Plan, PlanRequest, Profile, VerificationReport
+from autosplit.types import (
+    Artifact,
+    ExportedStage,
+    ModelRef,
+    Plan,
+    PlanRequest,
+    Profile,
+    VerificationReport,
+)
 
 if TYPE_CHECKING:
     from autosplit.baselines import Comparison
@@ -246,6 +254,32 @@ def read(path: PathLike) -> Profile | Plan:
     if isinstance(data, dict) and data.get("schema") == SCHEMAS[Plan][0]:
         return load(Plan, place)
     return load(Profile, place)
+
+
+def read_export(folder: PathLike) -> tuple[ExportedStage, ...]:
+    """Return what stands in an export folder, stage by stage."""
+    place = Path(folder)
+    routing = parse_json(read_text(place / "routing.json"), str(place / "routing.json"))
+    rewrites = parse_json(read_text(place / "report.json"), str(place / "report.json"))
+    try:
+        return tuple(
+            ExportedStage(
+                index=index,
+                lines=len(read_text(place / "stages" / f"stage_{index}.py").splitlines()),
+                weights_bytes=sum(
+                    path.stat().st_size for path in (place / "weights").glob(f"*_{index}.*")
+                ),
+                take=tuple(route["take"]),
+                give=tuple(route["give"]),
+                rewrites=len(rewrites["stages"][index]["rewrites"]),
+            )
+            for index, route in enumerate(routing["stages"])
+        )
+    except (KeyError, IndexError, TypeError):
+        raise DataError(
+            f"{folder} is not a whole export",
+            cause="routing.json or report.json is not what export writes",
+        ) from None
 
 
 def read_profile(path: PathLike) -> Profile | Workload:

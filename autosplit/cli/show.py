@@ -9,8 +9,14 @@ import click
 from autosplit import workflow
 from autosplit.cli.console import Terminal
 from autosplit.cli.options import FILE, Command, as_json
-from autosplit.report.data import plan_data, profile_data, to_text
-from autosplit.report.tables import memory_table, plan_tables, profile_tables, time_table
+from autosplit.report.data import export_data, plan_data, profile_data, to_text
+from autosplit.report.tables import (
+    export_table,
+    memory_table,
+    plan_tables,
+    profile_tables,
+    time_table,
+)
 from autosplit.report.trees import plan_tree, profile_tree
 from autosplit.types import Plan, Profile
 
@@ -24,23 +30,36 @@ from autosplit.types import Plan, Profile
 def command(terminal: Terminal, file: Path, top: int, depth: int, as_json: bool) -> None:
     """Show FILE: a profile, a plan, or the folder of an export."""
     shown = workflow.read(file)
-    if as_json:
-        data = profile_data(shown) if isinstance(shown, Profile) else plan_data(shown)
-        terminal.write(to_text(data))
-    elif isinstance(shown, Profile):
-        _show_profile(terminal, shown, top, depth)
-        terminal.next_step("plan", str(file), "--stages", "2")
+    if isinstance(shown, Profile):
+        _show_profile(terminal, file, shown, top, depth, as_json)
+    elif file.is_dir():
+        _show_export(terminal, file, shown, as_json)
+    elif as_json:
+        terminal.write(to_text(plan_data(shown)))
     else:
         _show_plan(terminal, shown)
-        if file.is_dir():
-            terminal.next_step("verify", str(file))
-        else:
-            terminal.next_step("export", str(file), "-o", "pipeline")
+        terminal.next_step("export", str(file), "-o", "pipeline")
 
 
-def _show_profile(terminal: Terminal, profile: Profile, top: int, depth: int) -> None:
+def _show_profile(
+    terminal: Terminal, file: Path, profile: Profile, top: int, depth: int, as_json: bool
+) -> None:
+    if as_json:
+        terminal.write(to_text(profile_data(profile)))
+        return
     head, *rest = profile_tables(profile, top)
     terminal.show(head, "", profile_tree(profile, depth), *rest)
+    terminal.next_step("plan", str(file), "--stages", "2")
+
+
+def _show_export(terminal: Terminal, folder: Path, plan: Plan, as_json: bool) -> None:
+    stages = workflow.read_export(folder)
+    if as_json:
+        terminal.write(to_text(export_data(plan, stages)))
+        return
+    _show_plan(terminal, plan)
+    terminal.show("", export_table(stages))
+    terminal.next_step("verify", str(folder))
 
 
 def _show_plan(terminal: Terminal, plan: Plan) -> None:

@@ -11,7 +11,7 @@ from autosplit.readers import WorkloadPlan
 from autosplit.report.advice import advise, total_s
 from autosplit.search import Candidate
 from autosplit.serialize import to_data
-from autosplit.types import Plan, Profile, VerificationReport
+from autosplit.types import ExportedStage, Plan, Profile, VerificationReport
 
 VERSION = (1, 0)
 
@@ -113,6 +113,11 @@ def _candidate(candidate: Candidate) -> dict[str, Any]:
 def workload_data(plan: WorkloadPlan) -> dict[str, Any]:
     """Return where the nodes of a workload file go, and what that promises."""
     return {**_head("workload"), **to_data(plan)}
+
+
+def export_data(plan: Plan, stages: Sequence[ExportedStage]) -> dict[str, Any]:
+    """Return the plan of an export and the files of its stages."""
+    return {**plan_data(plan), **_head("export"), "files": to_data(tuple(stages))}
 
 
 def verification_data(report: VerificationReport) -> dict[str, Any]:

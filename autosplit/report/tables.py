@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 from rich import box
 from rich.console import RenderableType
@@ -18,6 +19,7 @@ from autosplit.report.styles import GOOD, HINT, HOT, LABEL, STRONG, WARM
 from autosplit.types import (
     BatchCheck,
     Comparison,
+    ExportedStage,
     LayerProfile,
     ModelRef,
     Plan,
@@ -295,6 +297,25 @@ def time_table(plan: Plan) -> Table:
             format_seconds(stage.send_s),
             format_share(stage.idle),
             str(stage.in_flight),
+        )
+    return table
+
+
+def export_table(stages: Sequence[ExportedStage]) -> Table:
+    """Return the files of an export, and what goes in and out of each stage."""
+    table = grid("Files of each stage")
+    for heading in ("stage", "lines", "weights", "rewrites"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("takes", overflow="fold")
+    table.add_column("gives", overflow="fold")
+    for stage in stages:
+        table.add_row(
+            str(stage.index),
+            str(stage.lines),
+            format_bytes(stage.weights_bytes),
+            str(stage.rewrites),
+            Text(", ".join(stage.take)),
+            Text(", ".join(stage.give)),
         )
     return table
 

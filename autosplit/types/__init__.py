@@ -4,7 +4,7 @@ Every number carries its unit in its name: ``_s`` seconds, ``_bytes`` bytes, ``_
 Types check themselves when they are built, so an object that exists is a valid one.
 """
 
-from autosplit.types.artifact import Artifact
+from autosplit.types.artifact import Artifact, ExportedStage
 from autosplit.types.cluster import Cluster, Device, LinkSpeed, PairLink
 from autosplit.types.plan import Plan, PlanRequest, StageMemory, StagePlan
 from autosplit.types.profile import (
@@ -27,6 +27,7 @@ __all__ = [
     "Comparison",
     "Device",
     "DeviceInfo",
+    "ExportedStage",
     "LayerProfile",
     "LinkSpeed",
     "ModelRef",

@@ -18,3 +18,29 @@ class Artifact:
     def __post_init__(self) -> None:
         parts = self.path.split("/")
         require(self, ".." not in parts and parts[0] != "", f"{self.path!r} leaves the folder")
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedStage:
+    """One stage as it stands in an export folder.
+
+    Parameters
+    ----------
+    index
+        Number of the stage.
+    lines
+        Lines of its source.
+    weights_bytes
+        Size of its weights and buffers on disk.
+    take, give
+        Values that it is called with, and that it returns.
+    rewrites
+        In how many places its source differs from the recorded operations.
+    """
+
+    index: int
+    lines: int
+    weights_bytes: int
+    take: tuple[str, ...]
+    give: tuple[str, ...]
+    rewrites: int

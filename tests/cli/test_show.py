@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 
@@ -30,12 +31,38 @@ def test_a_plan_is_shown_with_its_bottleneck(run, plan_file):
     assert result.stderr == "Next: autosplit export plan.json -o pipeline\n"
 
 
-def test_an_export_is_shown_by_its_plan(run, folder):
-    (folder / "pipeline").mkdir()
-    serialize.dump(examples.plan(), folder / "pipeline" / "plan.json")
+@pytest.fixture
+def export(folder):
+    """The parts of an export that show looks at."""
+    place = folder / "pipeline"
+    serialize.dump(examples.plan(), place / "plan.json")
+    routing = {"stages": [{"take": ["ids"], "give": ["x", "mask"]}, {"take": ["x"], "give": ["y"]}]}
+    (place / "routing.json").write_text(json.dumps(routing))
+    report = {"stages": [{"rewrites": [{}]}, {"rewrites": []}]}
+    (place / "report.json").write_text(json.dumps(report))
+    for name in ("stages", "weights"):
+        (place / name).mkdir()
+    for index in range(2):
+        (place / "stages" / f"stage_{index}.py").write_text("pass\n" * (20 + index))
+        (place / "weights" / f"stage_{index}.safetensors").write_bytes(b"0" * 2048)
+    return place
+
+
+def test_an_export_is_shown_by_its_plan_and_its_files(run, export):
     result = run("show", "pipeline")
     assert "◀ bottleneck" in result.stdout
+    assert re.search(r"0 +20 +2.00 KiB +1 +ids +x, mask", result.stdout)
     assert result.stderr == "Next: autosplit verify pipeline\n"
+    data = json.loads(run("show", "pipeline", "--json").stdout)
+    assert data["schema"] == "autosplit.report.export"
+    assert [stage["lines"] for stage in data["files"]] == [20, 21]
+
+
+def test_an_export_that_is_not_whole_is_told(run, export):
+    (export / "routing.json").write_text('{"stages": [{}]}')
+    assert run("show", "pipeline").stderr.startswith("error: pipeline is not a whole export\n")
+    (export / "report.json").unlink()
+    assert "report.json does not exist" in run("show", "pipeline").stderr
 
 
 @pytest.mark.parametrize("kind", ["profile", "plan"])
