@@ -201,7 +201,8 @@ def test_batch_in_another_dimension(tmp_path):
     path = tmp_path / "model.py"
     path.write_text(
         "import torch\nfrom torch import nn\n"
-        "def build():\n    return nn.Identity(), (torch.randn(4, 3), torch.ones(7, 4), torch.ones(()))\n"
+        "def build():\n"
+        "    return nn.Identity(), (torch.randn(4, 3), torch.ones(7, 4), torch.ones(()))\n"
     )
     assert load(path).batch_dims == [0, 1, None]
     path.write_text(
