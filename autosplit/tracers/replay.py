@@ -178,7 +178,7 @@ class _Writer:
             if node.ambient != current:
                 current = node.ambient
                 if current != PLAIN:
-                    lines.append(f"    with {', '.join(_contexts(current))}:")
+                    lines.append(f"    with {', '.join(_contexts(current, self.device))}:")
             indent = "    " if current == PLAIN else "        "
             lines.append(f"{indent}{self.variables[node.name]} = {self._call(node)}")
             over = [
@@ -252,13 +252,14 @@ class _Writer:
         return name
 
 
-def _contexts(ambient: Ambient) -> list[str]:
+def _contexts(ambient: Ambient, device: torch.device | str | None) -> list[str]:
     found = []
     if ambient.inference:
         found.append("torch.inference_mode()")
     elif not ambient.grad:
         found.append("torch.no_grad()")
-    for kind, dtype in ambient.autocast:
+    for traced, dtype in ambient.autocast:
+        kind = traced if device is None else torch.device(device).type
         found.append(f"torch.autocast({kind!r}, dtype=torch.{dtype})")
     return found
 
