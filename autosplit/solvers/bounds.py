@@ -12,9 +12,9 @@ import time
 import numpy as np
 
 from autosplit.solvers.chain_dp import ChainPlan, ChainSearch
-from autosplit.solvers.cuts import PrefixCuts, TooManyError
+from autosplit.solvers.cuts import TooManyError
 from autosplit.solvers.instance import Instance
-from autosplit.solvers.orders import topological_orders
+from autosplit.solvers.orders import PrefixCuts, topological_orders
 
 GROWTH = (1.003, 1.02, 1.08, 1.25, 1.6, 2.2, 3.5, 6.0, 12.0, 40.0)
 """Multiples of the lower bound that are tried as T until an order has a plan."""

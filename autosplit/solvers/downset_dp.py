@@ -17,7 +17,8 @@ from autosplit.solvers.base import SOLVERS, ChainProblem, Solution, Status
 from autosplit.solvers.bounds import GROWTH, best_of_orders, loosest_load, step_bound
 from autosplit.solvers.chain_dp import ChainPlan, ChainSearch
 from autosplit.solvers.contract import Contraction, contract
-from autosplit.solvers.cuts import AllCuts, TooManyError
+from autosplit.solvers.cuts import TooManyError
+from autosplit.solvers.downsets import AllCuts
 from autosplit.solvers.evaluate import Evaluation, evaluate
 from autosplit.solvers.instance import Instance
 from autosplit.solvers.recompute import cheapest_recomputation, recompute_all

@@ -26,7 +26,8 @@ from autosplit.solvers.base import SOLVERS, ChainProblem, Solution, Status
 from autosplit.solvers.bounds import step_bound
 from autosplit.solvers.evaluate import evaluate
 from autosplit.solvers.instance import Instance
-from autosplit.solvers.prefix_model import Affine, ImpossibleError, LinearProgram, PrefixModel
+from autosplit.solvers.linear import Affine, LinearProgram
+from autosplit.solvers.prefix_model import ImpossibleError, PrefixModel
 
 EXACT = 1e-6
 """Relative difference of objectives below which the tolerances of a solver cannot tell."""

@@ -1,11 +1,14 @@
-"""Topological orders of a graph, of several tempers: the ground on which bounds are found."""
+"""Topological orders of a graph, of several tempers, and their prefixes as boundaries."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
-from autosplit.solvers.instance import Instance
+import numpy as np
+
+from autosplit.solvers.cuts import SLACK, Cut, Window
+from autosplit.solvers.instance import Instance, Ints
 
 Pick = Callable[[list[int], set[int]], int]
 """Position in the list of ready nodes of the one to place next, given those placed."""
@@ -84,3 +87,42 @@ def _least_crossing(inst: Instance, rng: random.Random) -> Pick:
         return total
 
     return lambda ready, placed: min(range(len(ready)), key=lambda i: change(ready[i], placed))
+
+
+class PrefixCuts:
+    """Prefixes of one topological order.
+
+    Parameters
+    ----------
+    most
+        Where a window holds more prefixes, they are thinned evenly to this number.
+    """
+
+    def __init__(self, inst: Instance, order: Sequence[int], most: int = 1500) -> None:
+        self.inst, self.most = inst, most
+        self.order: Ints = np.array(order, np.int64)
+        self.reference = np.concatenate([[0.0], np.cumsum(inst.reference[self.order])])
+        earliest, latest = inst.earliest[self.order], inst.latest[self.order]
+        self.most_before = np.concatenate([[-1], np.maximum.accumulate(earliest)])
+        self.least_after = np.concatenate(
+            [np.minimum.accumulate(latest[::-1])[::-1], [inst.num_stages]]
+        )
+
+    def cut(self, boundary: int, windows: Sequence[Window]) -> Cut | None:
+        """Return the prefixes of the order that lie in any of the windows."""
+        low = min(window.low for window in windows)
+        high = max(window.high for window in windows)
+        slack = SLACK * max(1.0, abs(high))
+        ok = (self.reference >= low - slack) & (self.reference <= high + slack)
+        ok &= (self.most_before < boundary) & (self.least_after >= boundary)
+        lengths = np.flatnonzero(ok)
+        if not len(lengths):
+            return None
+        if len(lengths) > self.most:
+            spread = np.linspace(0, len(lengths) - 1, self.most)
+            lengths = lengths[np.unique(spread.astype(np.int64))]
+        first, last = lengths[0], lengths[-1]
+        base = np.zeros(self.inst.num_nodes, bool)
+        base[self.order[:first]] = True
+        bits = np.arange(first, last)[None, :] < lengths[:, None]
+        return Cut(self.inst, base, self.order[first:last], bits, nested=True)

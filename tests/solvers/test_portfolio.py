@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from autosplit.errors import AutosplitError, UsageError
 from autosplit.solvers import SOLVERS, solve
 from autosplit.solvers.base import ChainProblem, Link, Net, Solution
-from autosplit.solvers.cuts import AllCuts, TooManyError
+from autosplit.solvers.cuts import TooManyError
+from autosplit.solvers.downsets import AllCuts
 from autosplit.solvers.evaluate import evaluate
 from autosplit.solvers.ilp import Cbc, Highs
 
