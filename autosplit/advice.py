@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from autosplit.cost import CostModel, PlanCost
-from autosplit.simulate import Timeline
 from autosplit.units import format_bytes, format_seconds, format_share
 
 _LARGE_LAYER = 0.2
@@ -13,9 +12,9 @@ _LARGE_BUBBLE = 0.25
 _LARGE_TRANSFER = 0.2
 
 
-def remarks(model: CostModel, cost: PlanCost, timeline: Timeline) -> tuple[str, ...]:
+def remarks(model: CostModel, cost: PlanCost) -> tuple[str, ...]:
     """Return what limits this plan, the strongest limit first."""
-    found = [_slowest_layer(model), _transfers(cost), _bubble(model, timeline)]
+    found = [_slowest_layer(model), _transfers(cost), _bubble(model), _replicas(model)]
     return tuple(remark for remark in found if remark)
 
 
@@ -51,7 +50,7 @@ def _transfers(cost: PlanCost) -> str | None:
     )
 
 
-def _bubble(model: CostModel, timeline: Timeline) -> str | None:
+def _bubble(model: CostModel) -> str | None:
     """Fill and drain of a balanced pipeline idle (S - 1) / (M + S - 1) of the step."""
     schedule = model.schedule
     if not model.graph.training or schedule.ranks == 1:
@@ -65,4 +64,13 @@ def _bubble(model: CostModel, timeline: Timeline) -> str | None:
     return (
         f"filling and draining the pipeline idles {format_share(bubble)} of a step: "
         f"with {2 * schedule.microbatches} micro-batches it would be {format_share(doubled)}"
+    )
+
+
+def _replicas(model: CostModel) -> str | None:
+    if model.replicas == 1:
+        return None
+    return (
+        f"{model.replicas} copies of the pipeline share the work: run each on devices and data "
+        "of its own, and average their gradients after every step"
     )

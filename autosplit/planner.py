@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from autosplit import advice, constraints, fit, graph, schedules, serialize
 from autosplit.assign import Answer, Failure, assign
 from autosplit.constraints import Constraints
-from autosplit.cost import OPTIMIZER_COPIES, CostModel, LayerTimes, Place
+from autosplit.cost import OPTIMIZER_COPIES, CostModel, LayerTimes, Place, PlanCost
 from autosplit.devices import Devices, link_of
 from autosplit.errors import AutosplitError, DataError, UsageError
 from autosplit.graph import Graph
@@ -50,6 +50,44 @@ def plan(
     task = Task(layers, _times(layers, profiles or {}))
     found = task.answer(request, cross_check=cross_check)
     return _assemble(profile, request, found, time.monotonic() - started)
+
+
+def timeline(
+    profile: Profile, found: Plan, *, profiles: Mapping[str, Profile] | None = None
+) -> Timeline:
+    """Return the step of a plan, played through event by event.
+
+    Parameters
+    ----------
+    profile, profiles
+        What the plan was made from.
+    found
+        The plan.
+
+    Raises
+    ------
+    DataError
+        If the plan was made for another profile.
+    """
+    if serialize.digest(profile) != found.profile_digest:
+        raise DataError(
+            "the plan was made for another profile",
+            hint="plan again: autosplit plan PROFILE",
+        )
+    layers = graph.build(profile)
+    model = cost_model(layers, found.request)
+    if found.request.cluster is not None:
+        devices = Devices(found.request.cluster, found.request, _times(layers, profiles or {}))
+        named = {device.name: device for device in found.request.cluster.devices}
+        order = {stage.rank: named[stage.device or ""] for stage in found.stages}
+        places, links = devices.in_order(model.schedule, [order[r] for r in sorted(order)])
+        model = replace(model, places=places, links=links)
+    stage_of = [0] * len(layers)
+    for number, stage in enumerate(found.stages):
+        for name in stage.layers:
+            stage_of[layers.index[name]] = number
+    again = {layers.index[name] for stage in found.stages for name in stage.recompute}
+    return _play(model, model.evaluate(stage_of, again))
 
 
 @dataclass(frozen=True)
@@ -148,9 +186,13 @@ def _times(layers: Graph, profiles: Mapping[str, Profile]) -> dict[str, LayerTim
 # ---------------------------------------------------------------- the plan
 
 
+def _play(model: CostModel, cost: PlanCost) -> Timeline:
+    return simulate(cost, model.schedule, training=model.graph.training, overlap=model.overlap)
+
+
 def _assemble(profile: Profile, request: PlanRequest, answer: Answer, solver_s: float) -> Plan:
     model, cost = answer.model, answer.cost
-    timeline = simulate(cost, model.schedule, training=model.graph.training, overlap=model.overlap)
+    played = _play(model, cost)
     objective = cost.objective_s
     bound = min(answer.bound_s, objective)
     return Plan(
@@ -159,7 +201,7 @@ def _assemble(profile: Profile, request: PlanRequest, answer: Answer, solver_s: 
         profile_digest=serialize.digest(profile),
         request=request,
         order=tuple(layer.name for layer in model.graph.layers),
-        stages=tuple(_stage(answer, timeline, stage) for stage in range(model.schedule.stages)),
+        stages=tuple(_stage(answer, played, stage) for stage in range(model.schedule.stages)),
         status="optimal" if answer.proven else "feasible",
         solver=answer.solver,
         objective_s=objective,
@@ -167,14 +209,14 @@ def _assemble(profile: Profile, request: PlanRequest, answer: Answer, solver_s: 
         bound_s=objective if answer.proven else bound,
         gap=0.0 if answer.proven else (objective - bound) / objective,
         solver_s=solver_s,
-        step_s=timeline.step_s,
+        step_s=played.step_s,
         sync_s=cost.sync_s,
-        single_s=request.microbatches * model.single_s,
-        notes=(*advice.remarks(model, cost, timeline), *answer.notes),
+        single_s=request.replicas * request.microbatches * model.single_s,
+        notes=(*advice.remarks(model, cost), *answer.notes),
     )
 
 
-def _stage(answer: Answer, timeline: Timeline, stage: int) -> StagePlan:
+def _stage(answer: Answer, played: Timeline, stage: int) -> StagePlan:
     model, cost = answer.model, answer.cost
     found = cost.stages[stage]
     rank = model.schedule.rank_of(stage)
@@ -190,6 +232,6 @@ def _stage(answer: Answer, timeline: Timeline, stage: int) -> StagePlan:
         send_s=forward + backward,
         in_flight=model.schedule.in_flight[stage] if model.graph.training else 1,
         memory=found.memory,
-        idle=timeline.idle(rank),
+        idle=played.idle(rank),
         recompute=tuple(names[layer] for layer in found.layers if layer in answer.recompute),
     )
