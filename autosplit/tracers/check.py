@@ -90,7 +90,8 @@ def _run(trace: Trace, forward: Callable[[Any, Any], list[torch.Tensor]]) -> _Ru
     args = map_tensors(trace.args, lambda _, tensor: tensor.detach().clone())
     kwargs = map_tensors(trace.kwargs, lambda _, tensor: tensor.detach().clone())
     model = trace.model
-    with _kept(model), torch.random.fork_rng(devices=[]):
+    cuda = sorted({p.device.index for p in model.parameters() if p.is_cuda})
+    with _kept(model), torch.random.fork_rng(devices=cuda):
         torch.manual_seed(0)
         if not model.training:
             with torch.no_grad():

@@ -123,7 +123,7 @@ class Recorder(TorchFunctionMode):
         fqn = self.fake.fqn_of(module)
         if self.quiet or fqn is None:
             if not self.quiet:
-                _refuse_foreign(module)
+                self._refuse_foreign(module)
             return original(module, *args, **kwargs)
         caller = sys._getframe(1)
         path, user = self._path(caller)
@@ -329,6 +329,16 @@ class Recorder(TorchFunctionMode):
 
     # ------------------------------------------------------------ refusals
 
+    def _refuse_foreign(self, module: nn.Module) -> None:
+        """Refuse a module with parameters of its own; a slice of a Sequential has none."""
+        if any(self.fake.name_of(parameter) is None for parameter in module.parameters()):
+            raise ModelError(
+                f"the forward calls a {type(module).__name__} that is not part of the model",
+                cause=place(),
+                hint="assign it to an attribute in __init__ (lists: nn.ModuleList), so that its "
+                "parameters belong to the model",
+            )
+
     def refuse_value(self) -> NoReturn:
         """Refuse a forward that asks for a value only the data can tell."""
         name = getattr(self._current, "__name__", "")
@@ -385,13 +395,3 @@ def _plain_number(value: Any) -> Any:
     if type(value).__module__ == "numpy" and hasattr(value, "item") and value.ndim == 0:
         return value.item()
     return value
-
-
-def _refuse_foreign(module: nn.Module) -> None:
-    if any(True for _ in module.parameters()):
-        raise ModelError(
-            f"the forward calls a {type(module).__name__} that is not part of the model",
-            cause=place(),
-            hint="assign it to an attribute in __init__ (lists: nn.ModuleList), so that its "
-            "parameters belong to the model",
-        )

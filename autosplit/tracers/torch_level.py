@@ -129,7 +129,7 @@ def _with_switches(
         place = error.location if isinstance(error, Different) else error.cause
         note = f"the forward does other operations in train() than in eval() (first at {place}): "
         warnings = (*program.warnings, f"{note}the stages keep those of {mode}")
-        return replace(trace, program=replace(program, warnings=warnings))
+        return replace(trace, program=replace(program, mode_bound=True, warnings=warnings))
     merged = tuple(
         replace(node, args=found.args, kwargs=found.kwargs, random=found.random)
         if (found := switched.get(node.name))

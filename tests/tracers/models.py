@@ -207,6 +207,17 @@ class Unpacking(nn.Module):
         return (q @ k.mT / q.size(-1) ** 0.5).softmax(-1) @ v * batch
 
 
+class Sliced(nn.Module):
+    """Calls a part of a Sequential, which is a new module on the same layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(*(Block() for _ in range(3)))
+
+    def forward(self, x):
+        return self.layers[1:](nn.ReLU()(x))
+
+
 class Averaging(nn.Module):
     """Uses the batch size where no tensor at hand shows it."""
 

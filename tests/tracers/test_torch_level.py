@@ -22,6 +22,7 @@ EXACT = [
     models.Norms,
     models.ModeBranch,
     models.Remembering,
+    models.Sliced,
     lambda: models.Checkpointed(True),
     lambda: models.Checkpointed(False),
 ]
