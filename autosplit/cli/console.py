@@ -73,9 +73,9 @@ class Terminal:
         """Tell of something that may surprise."""
         self.say(Text.assemble(("warning: ", WARM), text))
 
-    def next_step(self, *command: str) -> None:
+    def next_step(self, *command: str, program: str = "autosplit") -> None:
         """Tell which command a user would type next."""
-        self.say(Text.assemble("Next: ", (shlex.join(("autosplit", *command)), STRONG)))
+        self.say(Text.assemble("Next: ", (shlex.join((program, *command)), STRONG)))
 
     def fail(self, error: AutosplitError) -> None:
         """Print an error: what, why and what to try."""

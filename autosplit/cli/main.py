@@ -117,11 +117,15 @@ def _usage(error: click.ClickException) -> AutosplitError:
     cls=Application,
     params=common_options(),
     help=HELP,
+    invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )
 @click.version_option(__version__, "-V", "--version", prog_name="autosplit")
-def cli() -> None:
-    """Run a command; the commands do the work."""
+@click.pass_context
+def cli(context: click.Context) -> None:
+    """Show the help where no command is given; the commands do the work."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
 def main() -> None:

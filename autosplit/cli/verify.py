@@ -35,3 +35,7 @@ def command(
         terminal.show(verification_table(result))
     result.raise_if_failed()
     terminal.say("The pipeline equals the model.")
+    if distributed:
+        terminal.next_step("train.py", program=str(folder / "launch.sh"))
+    else:
+        terminal.next_step("verify", str(folder), "--distributed")

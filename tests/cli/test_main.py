@@ -41,6 +41,14 @@ def test_every_command_has_help_and_the_common_options(run, command):
         assert option in result.stdout
 
 
+@pytest.mark.parametrize("arguments", [[], ["-v"], ["--no-color"]])
+def test_nothing_asked_shows_the_help(run, arguments):
+    result = run(*arguments)
+    assert result.exit_code == ExitCode.OK
+    assert result.stdout == run("--help").stdout
+    assert result.stderr == ""
+
+
 def test_the_version_is_told(run):
     assert run("--version").stdout == f"autosplit, version {__version__}\n"
 

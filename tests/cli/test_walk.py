@@ -75,8 +75,8 @@ def test_each_command_names_the_next_and_the_last_one_verifies(run, model):
         assert result.exit_code == ExitCode.OK, result.output
         following = re.search(r"^Next: autosplit (.*)$", result.stderr, re.MULTILINE)
         command = following[1] if following else ""
-    assert typed == ["profile", "plan", "export", "verify"]
-    assert "The pipeline equals the model." in result.stderr
+    assert typed == ["profile", "plan", "export", "verify", "verify"]
+    assert result.stderr == ("The pipeline equals the model.\nNext: pipeline/launch.sh train.py\n")
 
 
 @pytest.mark.timeout(120)
