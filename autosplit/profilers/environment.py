@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from autosplit.errors import UsageError
+from autosplit.errors import AutosplitError, UsageError
 from autosplit.modelspec.structure import walk_inputs
 from autosplit.profilers.clocks import Clock
 from autosplit.tracers.base import Trace
@@ -75,6 +75,7 @@ def prepared(
     the random state and the garbage collector are afterwards as they were.
     """
     with ExitStack() as stack:
+        stack.enter_context(_out_of_memory_explained(device))
         stack.enter_context(_threads(threads))
         if device.type == "cuda":
             stack.enter_context(torch.cuda.device(device))
@@ -86,6 +87,28 @@ def prepared(
             stack.enter_context(_evaluating(trace.model))
         stack.enter_context(_no_collection())
         yield
+
+
+@contextmanager
+def _out_of_memory_explained(device: torch.device) -> Iterator[None]:
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        text = str(error).strip().split("\n")[0]
+        # On the CPU torch raises a plain RuntimeError that says so.
+        told = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+        if not told and "can't allocate memory" not in text:
+            raise
+        # The stack of the error holds the tensors that fill the memory.
+        error.__traceback__ = None
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+        raise AutosplitError(
+            f"the memory of {device} does not hold a step of the model",
+            cause=text,
+            hint="lower --batch-size, or build the model on meta: one layer of each structure "
+            "is measured then",
+        ) from None
 
 
 @contextmanager
@@ -173,9 +196,9 @@ def input_tensors(trace: Trace) -> dict[str, Tensor]:
     }
 
 
-def state_tensors(trace: Trace) -> dict[str, Tensor]:
-    """Return parameters, buffers and constants by their first name."""
-    named: dict[str, Tensor] = dict(trace.constants)
+def state_tensors(trace: Trace, device: torch.device) -> dict[str, Tensor]:
+    """Return parameters, buffers and constants by their first name, constants on ``device``."""
+    named = {name: constant.to(device) for name, constant in trace.constants.items()}
     named.update(trace.model.named_buffers())
     named.update(trace.model.named_parameters())
     return {spec.fqn: named[spec.fqn] for spec in trace.program.states}

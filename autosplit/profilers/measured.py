@@ -54,14 +54,19 @@ class MeasuredProfiler:
         training = not options.inference
 
         def compiled(names: Sequence[str]) -> Compute:
-            running = device if device.type != "cpu" else None
-            return compile_nodes(trace, names, device=running, training=None if training else False)
+            return compile_nodes(
+                trace,
+                names,
+                state={name: state[name] for name in trace.constants},
+                device=device if device.type != "cpu" else None,
+                training=None if training else False,
+            )
 
         with (
             keep_freed_memory(),
             prepared(trace, device, threads=options.threads, inference=options.inference),
         ):
-            state = state_tensors(trace)
+            state = state_tensors(trace, device)
             inputs = {name: tensor.to(device) for name, tensor in input_tensors(trace).items()}
             pieces = [
                 Piece(layer, compiled(layer.nodes), trained(program.states_in(layer.nodes), state))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from autosplit.errors import DataError, UsageError
+from autosplit.errors import AutosplitError, DataError, UsageError
 from autosplit.modelspec import load_model
 from autosplit.profilers import ProfileOptions, profile
 from autosplit.serialize import digest, dumps, loads
@@ -189,3 +189,28 @@ def test_a_model_that_computes_nothing_is_refused() -> None:
     )
     with pytest.raises(DataError, match="computes nothing"):
         profile(empty, QUICK)
+
+
+def test_memory_that_runs_out_is_said_and_the_model_left_as_it_was(tmp_path: Path) -> None:
+    subject = small(
+        tmp_path,
+        "class Model(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.fc = nn.Linear(8, 8)\n\n"
+        "    def forward(self, x):\n"
+        "        return self.fc(x)\n\n\n"
+        "def build():\n"
+        "    return Model(), (torch.randn(4, 8),)\n",
+    )
+
+    def full(*args: object) -> None:
+        raise torch.OutOfMemoryError("tried to allocate 80.00 GiB\nand more")
+
+    handle = subject.model.fc.register_forward_pre_hook(full)  # type: ignore[union-attr]
+    with pytest.raises(AutosplitError, match="does not hold a step") as caught:
+        profile(subject, QUICK)
+    assert caught.value.cause == "tried to allocate 80.00 GiB"
+    handle.remove()
+    assert all(parameter.grad is None for parameter in subject.model.parameters())
+    assert profile(subject, QUICK).layers
