@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, NoReturn
 
 import sympy  # type: ignore[import-untyped]
@@ -11,7 +12,8 @@ from torch._dynamo.source import ConstantSource
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._sympy.printers import PythonPrinter
 
-from autosplit.errors import TraceError
+from autosplit.errors import DataError, TraceError
+from autosplit.sizes import evaluate, symbols_in
 
 
 class SizeEnv(ShapeEnv):
@@ -76,4 +78,15 @@ def expression(size: Any, public: Mapping[Any, Any]) -> int | float | bool | str
         return value
     if not known.free_symbols <= public.keys():
         raise TraceError(f"the size {known} depends on the data")
-    return str(PythonPrinter().doprint(known.xreplace(public)))
+    text = str(PythonPrinter().doprint(known.xreplace(public)))
+    _require_arithmetic(text)
+    return text
+
+
+@lru_cache(maxsize=4096)
+def _require_arithmetic(text: str) -> None:
+    """Refuse a size that plans and stages could not compute again."""
+    try:
+        evaluate(text, dict.fromkeys(symbols_in(text), 7))
+    except DataError as error:
+        raise TraceError(f"the size {text} is more than arithmetic", cause=error.message) from None
