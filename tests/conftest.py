@@ -8,7 +8,12 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# How long an example takes depends on the machine; tests assert nothing about it.
+hypothesis.settings.register_profile("here", deadline=None)
+hypothesis.settings.load_profile("here")
 
 ROOT = Path(__file__).resolve().parents[1]
 
