@@ -27,7 +27,10 @@ from autosplit.solvers.bounds import step_bound
 from autosplit.solvers.evaluate import evaluate
 from autosplit.solvers.instance import Instance
 from autosplit.solvers.linear import Affine, LinearProgram
-from autosplit.solvers.prefix_model import ImpossibleError, PrefixModel
+from autosplit.solvers.prefix_model import ImpossibleError, PrefixModel, TooLargeError
+
+OPEN_PER_SECOND = 2000
+"""Open positions of nodes per second of the time limit above which a program is not tried."""
 
 EXACT = 1e-6
 """Relative difference of objectives below which the tolerances of a solver cannot tell."""
@@ -116,10 +119,13 @@ class _PulpSolver:
 
         The bound is infinite when no plan exists, or none as good as ``best``.
         """
+        known = best.objective_s if best else math.inf
         try:
-            model = PrefixModel(inst, order, best.objective_s if best else math.inf)
+            model = PrefixModel(inst, order, known, OPEN_PER_SECOND * time_limit_s)
         except ImpossibleError:
             return None, math.inf
+        except TooLargeError:
+            return None, -math.inf
         program, variables = _translate(model.program)
         outcome = self._guarded(program, time_limit_s, gap)
         if outcome.status == "infeasible":

@@ -28,6 +28,10 @@ class ImpossibleError(Exception):
     """No plan reaches the cut-off."""
 
 
+class TooLargeError(Exception):
+    """The program has more variables than can be built, let alone solved, in the time."""
+
+
 class PrefixModel:
     """The program of an instance for one order of devices.
 
@@ -39,20 +43,26 @@ class PrefixModel:
         Kind of each stage.
     known
         Objective of a known plan; infinite if there is none.
+    most_open
+        Most positions of nodes that fixing may leave open.
 
     Raises
     ------
     ImpossibleError
         If fixing alone proves that no plan is as good as the known one.
+    TooLargeError
+        If fixing leaves more than ``most_open`` positions open.
     """
 
-    def __init__(self, inst: Instance, order: Sequence[int], known: float) -> None:
+    def __init__(
+        self, inst: Instance, order: Sequence[int], known: float, most_open: float = math.inf
+    ) -> None:
         self.inst, self.order = inst, tuple(order)
         self.program = LinearProgram()
         self.most = self._cut_off(known) * (1 + 1e-7)
         self.floor = inst.lower_bound()
         self.unit = SCALE / (self.floor or 1.0)
-        self.y = self._prefix_variables()
+        self.y = self._prefix_variables(most_open)
         self._order_rows()
         self.crossing = self._crossings()
         self._objective()
@@ -75,21 +85,21 @@ class PrefixModel:
 
     # ------------------------------------------------------------ nodes
 
-    def _prefix_variables(self) -> list[list[Affine | float]]:
+    def _prefix_variables(self, most_open: float) -> list[list[Affine | float]]:
         """Return ``y[s][v]`` for s from -1 (nothing) to S-1 (everything), shifted by one."""
         inst = self.inst
-        rows: list[list[Affine | float]] = [[0.0] * inst.num_nodes]
-        for boundary in range(1, inst.num_stages):
-            inside, outside = self._decided(boundary)
-            self._need(not (inside & outside).any())
-            rows.append(
-                [
-                    1.0 if sure else 0.0 if never else self.program.variable(0, 1, integer=True)
-                    for sure, never in zip(inside.tolist(), outside.tolist(), strict=True)
-                ]
-            )
-        rows.append([1.0] * inst.num_nodes)
-        return rows
+        decided = [self._decided(boundary) for boundary in range(1, inst.num_stages)]
+        self._need(not any((inside & outside).any() for inside, outside in decided))
+        if sum(int((~inside & ~outside).sum()) for inside, outside in decided) > most_open:
+            raise TooLargeError
+        inner: list[list[Affine | float]] = [
+            [
+                1.0 if sure else 0.0 if never else self.program.variable(0, 1, integer=True)
+                for sure, never in zip(inside.tolist(), outside.tolist(), strict=True)
+            ]
+            for inside, outside in decided
+        ]
+        return [[0.0] * inst.num_nodes, *inner, [1.0] * inst.num_nodes]
 
     def _decided(self, boundary: int) -> tuple[Bools, Bools]:
         """Return the nodes that surely lie before a boundary, and surely behind it."""

@@ -65,6 +65,7 @@ def brute_force(problem: ChainProblem) -> float:
 def problems(
     draw: st.DrawFn,
     *,
+    least_nodes: int = 2,
     most_nodes: int = 7,
     most_stages: int = 3,
     memory: bool = True,
@@ -74,7 +75,7 @@ def problems(
     step: bool = True,
 ) -> ChainProblem:
     """Draw a small problem that may use every feature."""
-    count = draw(st.integers(2, most_nodes))
+    count = draw(st.integers(least_nodes, most_nodes))
     stages = draw(st.integers(1, min(most_stages, count)))
 
     def number(most: int = 12) -> float:

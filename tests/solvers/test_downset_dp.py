@@ -44,3 +44,17 @@ def test_equals_brute_force_with_budgets(problem: ChainProblem) -> None:
 @given(problems(most_nodes=6, kinds=True))
 def test_equals_brute_force_over_device_orders(problem: ChainProblem) -> None:
     check(problem)
+
+
+@pytest.mark.slow
+@settings(max_examples=400, deadline=None)
+@given(problems(least_nodes=5, most_nodes=8, kinds=True))
+def test_equals_brute_force_over_device_orders_at_length(problem: ChainProblem) -> None:
+    check(problem)
+
+
+@pytest.mark.slow
+@settings(max_examples=400, deadline=None)
+@given(problems(least_nodes=5, most_nodes=8, most_stages=4))
+def test_equals_brute_force_at_length(problem: ChainProblem) -> None:
+    check(problem)
