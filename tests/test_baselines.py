@@ -17,6 +17,7 @@ def model(measured, stages, **request):
     return planner.cost_model(graph.build(measured), PlanRequest(stages, 8, **request))
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=9), st.integers(1, 4))
 def test_balanced_is_the_best_row_of_pieces(weights, stages):
     stages = min(stages, len(weights))

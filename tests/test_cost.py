@@ -243,6 +243,7 @@ def test_problem_and_cost_model_agree(seed, count, stages, overlap, objective):
         assert counted <= stage.memory.total_bytes + 1e-6
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10**6), st.integers(3, 9))
 def test_groups_of_layers_cost_what_their_layers_cost(seed, count):
     built = graph.build(random_profile(seed, count, memory=True))
@@ -268,6 +269,7 @@ def test_no_budget_means_no_memory_in_the_problem():
     assert math.isinf(priced.places[0].budget_bytes)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10**6), st.integers(2, 8), st.floats(0.1, 100))
 def test_scaling_all_times_scales_the_objective(seed, count, factor):
     measured = random_profile(seed, count)

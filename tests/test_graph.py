@@ -4,7 +4,7 @@ import dataclasses
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autosplit import graph
@@ -77,6 +77,7 @@ def test_inference_needs_no_gradients():
     assert not any(state.trainable for state in built.states)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 14))
 def test_ancestors_and_descendants_are_the_transitive_closure(seed, count):
     built = graph.build(random_profile(seed, count))
@@ -89,6 +90,7 @@ def test_ancestors_and_descendants_are_the_transitive_closure(seed, count):
         assert set(graph.members(built.descendants[node])) == below
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10**6), st.integers(2, 12), st.data())
 def test_contracted_groups_keep_wishes_and_order(seed, count, data):
     edges = random_edges(seed, count)
