@@ -25,6 +25,9 @@ class Program:
 
     ``nodes`` stand in the order in which they ran; inputs come first. An element of a tuple
     result is a node of its own with target ``operator.getitem``.
+
+    ``mode_bound`` says that the forward does other operations in the other mode: what is
+    recorded holds in the mode ``training`` alone.
     """
 
     nodes: tuple[Node, ...]
@@ -36,6 +39,7 @@ class Program:
     input_tree: Tree
     output_tree: Tree
     training: bool = True
+    mode_bound: bool = False
     tracer: str = "torch_level"
     warnings: tuple[str, ...] = ()
 

@@ -70,6 +70,7 @@ def _routing(placement: Placement, flow: Flow, holdings: Holdings) -> Routing:
         unused=holdings.unused,
         buffers=holdings.buffers,
         symbols=tuple((symbol.name, symbol.example) for symbol in program.symbols),
+        mode=("train" if program.training else "eval") if program.mode_bound else None,
         state=holdings.names,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from autosplit.program import Dim, InputSpec, Tree
 
@@ -104,6 +105,8 @@ class Routing:
         Names of non-persistent buffers and captured constants per stage.
     symbols
         ``(name, value while tracing)``.
+    mode
+        The only mode in which the stages do what the model does; None: they follow it in both.
     state
         State of each stage, as in ``StageSpec``.
     """
@@ -120,4 +123,5 @@ class Routing:
     unused: tuple[str, ...] = ()
     buffers: tuple[tuple[str, ...], ...] = ()
     symbols: tuple[tuple[str, int], ...] = ()
+    mode: Literal["train", "eval"] | None = None
     state: tuple[tuple[str, ...], ...] = ()

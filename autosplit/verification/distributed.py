@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import torch
 from safetensors.torch import load_file
@@ -21,7 +21,7 @@ from autosplit.modelspec import LoadedModel
 from autosplit.types import BatchCheck, Comparison
 from autosplit.verification.chain import output_places, read_inputs
 from autosplit.verification.checkpoint import load_merged
-from autosplit.verification.compare import compare
+from autosplit.verification.compare import Kind, compare
 from autosplit.verification.determinism import fixed_randomness
 from autosplit.verification.folder import Export
 from autosplit.verification.local import evaluating
@@ -34,6 +34,9 @@ from autosplit.verification.reference import (
     parameters,
     train_reference,
 )
+
+Pairs: TypeAlias = dict[str, tuple[Tensor | None, Tensor | None]]
+"""Tensors of the original model and of the export, by what to call them."""
 
 _LIMIT_S = 600.0
 
@@ -78,21 +81,37 @@ def _compare_training(
     reference = train_reference(loaded, step.batches)
     for module, training in modes:
         module.training = training
-    losses = dict(zip(_numbered("loss", len(step.batches)), reference.losses.values(), strict=True))
     first = first_names(parameters(loaded.model))
-    gradients: dict[str, Tensor | None] = {}
-    buffers: dict[str, Tensor | None] = {}
+    gradients: Pairs = {}
+    buffers: Pairs = {}
     for index, stage in enumerate(export.stages):
         for name, _ in stage.named_parameters():
-            gradients[f"gradient:{index}:{name}"] = reference.gradients.get(first.get(name, name))
+            pair = (
+                reference.gradients.get(first.get(name, name)),
+                found.get(f"gradient:{index}:{name}"),
+            )
+            gradients[f"{name} on stage {index}"] = pair
         for name, _ in stage.named_buffers():
             if name in reference.buffers:
-                buffers[f"buffer:{index}:{name}"] = reference.buffers[name]
+                pair = reference.buffers[name], found.get(f"buffer:{index}:{name}")
+                buffers[f"{name} on stage {index}"] = pair
+    losses: Pairs = {
+        name: (loss, found.get(f"loss:{index}"))
+        for index, (name, loss) in enumerate(reference.losses.items())
+    }
     return [
-        compare("loss", losses, _of_kind(found, "loss")),
-        compare("gradients", gradients, {name: found.get(name) for name in gradients}),
-        compare("buffers", buffers, {name: found.get(name) for name in buffers}),
+        _compare("loss", losses),
+        _compare("gradients", gradients),
+        _compare("buffers", buffers),
     ]
+
+
+def _compare(kind: Kind, pairs: Pairs) -> Comparison:
+    return compare(
+        kind,
+        {name: original for name, (original, _) in pairs.items()},
+        {name: export for name, (_, export) in pairs.items()},
+    )
 
 
 def _compare_inference(
@@ -158,14 +177,6 @@ def _collect(folder: Path, number: int) -> dict[str, Tensor]:
     for path in sorted(folder.glob(f"step_{number}_rank_*.safetensors")):
         found.update(load_file(path))
     return found
-
-
-def _of_kind(found: dict[str, Tensor], kind: str) -> dict[str, Tensor]:
-    return {name: each for name, each in found.items() if name.startswith(f"{kind}:")}
-
-
-def _numbered(kind: str, count: int) -> list[str]:
-    return [f"{kind}:{index}" for index in range(count)]
 
 
 def _last_error(output: str) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from torch import nn
 
 from autosplit.errors import UsageError
 from autosplit.modelspec import LoadedModel, load_model
+from autosplit.modelspec.structure import walk_inputs
 from autosplit.stages.types import Routing
 from autosplit.types import BatchCheck, VerificationReport
 from autosplit.verification.checkpoint import load_merged
@@ -17,6 +19,8 @@ from autosplit.verification.distributed import Step, check_processes
 from autosplit.verification.folder import Export, read_export
 from autosplit.verification.local import check_inference, check_training
 from autosplit.verification.reference import micro_batches
+
+Mode: TypeAlias = Literal["train", "eval"]
 
 MICROBATCHES = 2
 TOLERANCE = {"float64": 1e-10, "float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2}
@@ -57,17 +61,27 @@ def verify(
     export = read_export(Path(folder))
     loaded = load_model(export.plan.model)
     checkpoint = load_merged(export.saved, export.routing, loaded.model)
-    sizes, skipped = _batch_sizes(export.routing, loaded, batch_sizes)
-    checks = [check for size in sizes for check in _local_checks(export, loaded, size)]
+    modes, skipped = _modes(export)
+    sizes, fixed = _batch_sizes(export.routing, loaded, batch_sizes)
+    skipped += fixed
+    checks: list[BatchCheck] = []
+    for size in list(sizes):
+        try:
+            checks += _local_checks(export, loaded, size, modes)
+        except UsageError as error:
+            if batch_sizes is not None or size == sizes[0]:
+                raise
+            sizes.remove(size)
+            skipped.append(f"{size} rows: {error.message} ({error.cause})")
     if distributed:
-        checks += check_processes(export, loaded, list(_steps(export, loaded, sizes)))
+        checks += check_processes(export, loaded, list(_steps(export, loaded, sizes, modes)))
     return VerificationReport(
         str(folder),
         distributed,
         default_tolerance(loaded.model) if tolerance is None else tolerance,
         checkpoint,
         tuple(checks),
-        skipped,
+        tuple(skipped),
     )
 
 
@@ -77,26 +91,43 @@ def default_tolerance(model: nn.Module) -> float:
     return max((TOLERANCE[name] for name in names if name in TOLERANCE), default=1e-5)
 
 
-def _local_checks(export: Export, loaded: LoadedModel, size: int | None) -> Iterator[BatchCheck]:
+def _local_checks(
+    export: Export, loaded: LoadedModel, size: int | None, modes: Sequence[Mode]
+) -> list[BatchCheck]:
     batches = micro_batches(loaded, size, MICROBATCHES)
-    training = check_training(export, loaded, batches)
-    yield BatchCheck("train", size, len(batches), tuple(training))
-    inference = check_inference(export, loaded, batches)
-    yield BatchCheck("eval", size, len(batches), tuple(inference))
+    check = {"train": check_training, "eval": check_inference}
+    return [
+        BatchCheck(mode, size, len(batches), tuple(check[mode](export, loaded, batches)))
+        for mode in modes
+    ]
 
 
-def _steps(export: Export, loaded: LoadedModel, sizes: Sequence[int | None]) -> Iterator[Step]:
+def _steps(
+    export: Export, loaded: LoadedModel, sizes: Sequence[int | None], modes: Sequence[Mode]
+) -> Iterator[Step]:
     """Yield a training step and an inference at each size, under the plan's schedule."""
-    schedule = export.plan.request.schedule
+    trainable = any(each.requires_grad for each in loaded.model.parameters())
     for size in sizes:
         batches = micro_batches(loaded, size, len(export.stages) + 1)
-        yield Step("train", schedule, size, batches)
-        yield Step("eval", schedule, size, batches)
+        for mode in modes:
+            if mode == "eval" or trainable:
+                yield Step(mode, export.plan.request.schedule, size, batches)
+
+
+def _modes(export: Export) -> tuple[tuple[Mode, ...], list[str]]:
+    """Return the modes in which the stages promise to be the model, and why not the others."""
+    if export.plan.model.inference:
+        return ("eval",), ["train mode: the plan is for inference"]
+    mode = export.routing.mode
+    if mode is None:
+        return ("train", "eval"), []
+    other = "eval" if mode == "train" else "train"
+    return (mode,), [f"{other} mode: the forward does other operations there than in {mode} mode"]
 
 
 def _batch_sizes(
     routing: Routing, loaded: LoadedModel, asked: Sequence[int] | None
-) -> tuple[list[int | None], tuple[str, ...]]:
+) -> tuple[list[int | None], list[str]]:
     """Return the rows per micro-batch to check, and why others are not."""
     traced = dict(routing.symbols).get("batch")
     if traced is None:
@@ -104,17 +135,14 @@ def _batch_sizes(
         odd = [size for size in asked or () if size != sizes[0]]
         if odd:
             raise UsageError(f"the export runs with {sizes[0]} rows only, not {odd[0]}")
-        reason = f"other batch sizes: the trace fixed the batch at {sizes[0]} rows"
-        return sizes, (reason,)
+        return sizes, [f"other batch sizes: the trace fixed the batch at {sizes[0]} rows"]
     if asked is not None and any(size < 1 for size in asked):
         raise UsageError("a batch needs at least one row")
-    return list(asked or (traced, traced + 1)), ()
+    return list(asked or (traced, traced + 1)), []
 
 
 def _rows(loaded: LoadedModel) -> int | None:
     """Return the rows of the example inputs; None when they have no batch dimension."""
-    from autosplit.modelspec.structure import walk_inputs
-
     tensors = (tensor for _, tensor in walk_inputs(loaded.args, loaded.kwargs))
     pairs = zip(tensors, loaded.batch_dims, strict=True)
     return next((tensor.shape[dim] for tensor, dim in pairs if dim is not None), None)

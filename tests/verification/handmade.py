@@ -128,10 +128,13 @@ ROUTING = Routing(
 )
 
 
-def write_model(folder: Path) -> ModelRef:
-    """Write the model's file and return its spec."""
-    path = folder / "tiny.py"
-    path.write_text(MODEL)
+def write_model(folder: Path, *changes: tuple[str, str]) -> ModelRef:
+    """Write the model's file, with replacements, and return its spec."""
+    path, text = folder / "tiny.py", MODEL
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    path.write_text(text)
     return ModelRef(f"{path}:build", batch_size=3)
 
 

@@ -84,6 +84,27 @@ def test_a_frozen_batch_is_said(tmp_path: Path) -> None:
         verify(tmp_path / "out", batch_sizes=(5,))
 
 
+def test_a_mode_that_the_stages_do_not_follow_is_left_out(tmp_path: Path) -> None:
+    changed = handmade.STAGE_1.replace("0.2, self.training", "0.2, True")
+    routing = dataclasses.replace(handmade.ROUTING, mode="train")
+    report = verify(export(tmp_path, routing=routing, stage_1=changed))
+    assert report.passed
+    assert {check.mode for check in report.checks} == {"train"}
+    assert "eval mode" in report.skipped[0]
+
+
+def test_a_size_that_the_model_cannot_run_is_left_out(tmp_path: Path) -> None:
+    ref = handmade.write_model(
+        tmp_path, ("x = self.embed", "assert len(ids) != 4\n        x = self.embed")
+    )
+    folder = handmade.write_export(tmp_path / "out", ref)
+    report = verify(folder)
+    assert {check.batch_size for check in report.checks} == {3}
+    assert "4 rows: the original model fails" in report.skipped[0]
+    with pytest.raises(UsageError, match="the original model fails"):
+        verify(folder, batch_sizes=(4,))
+
+
 @pytest.mark.parametrize(
     ("old", "new", "kind", "mode"),
     [

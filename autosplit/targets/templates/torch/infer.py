@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,6 +72,12 @@ def infer(routing: Routing, options: argparse.Namespace, processes: Processes) -
         load_stage(stage, index, options.weights)
     pipeline = Pipeline(routing, stages, STAGES, device=processes.device, schedule=options.schedule)
     pipeline.train(False)
+    if routing.mode == "train" and processes.rank == 0:
+        print(
+            "warning: the model's forward does other operations in eval() than in train(), and "
+            "the stages do those of train()",
+            file=sys.stderr,
+        )
     begin = time.perf_counter()
     outputs: list[dict[str, torch.Tensor]] = []
     rows = 0

@@ -100,6 +100,10 @@ class Routing:
         ``other name -> first name`` of tied tensors in the model's ``state_dict``.
     buffers
         Per stage, names of tensors that ``state_dict`` leaves out.
+    symbols
+        Sizes that may differ from run to run, with their value while tracing.
+    mode
+        "train" or "eval" where the stages do what the model does in that mode alone.
     """
 
     stages: tuple[Route, ...]
@@ -112,6 +116,7 @@ class Routing:
     aliases: Mapping[str, str]
     buffers: tuple[tuple[str, ...], ...]
     symbols: Mapping[str, int]
+    mode: str | None
     run: Run
 
     @property
@@ -178,6 +183,7 @@ def _routing(data: Mapping[str, Any]) -> Routing:
         aliases=dict(data["aliases"]),
         buffers=tuple(tuple(names) for names in data["buffers"]),
         symbols=dict(data["symbols"]),
+        mode=data["mode"],
         run=Run(
             ranks=tuple(run["ranks"]),
             schedule=run["schedule"],
