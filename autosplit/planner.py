@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autosplit import advice, constraints, fit, graph, schedules, serialize
@@ -75,13 +75,13 @@ def timeline(
             hint="plan again: autosplit plan PROFILE",
         )
     layers = graph.build(profile)
-    model = cost_model(layers, found.request)
-    if found.request.cluster is not None:
-        devices = Devices(found.request.cluster, found.request, _times(layers, profiles or {}))
-        named = {device.name: device for device in found.request.cluster.devices}
-        order = {stage.rank: named[stage.device or ""] for stage in found.stages}
-        places, links = devices.in_order(model.schedule, [order[r] for r in sorted(order)])
-        model = replace(model, places=places, links=links)
+    ranks = {stage.rank: stage.device for stage in found.stages}
+    model = ordered_model(
+        layers,
+        found.request,
+        times=_times(layers, profiles or {}),
+        order=[name for _, name in sorted(ranks.items()) if name is not None],
+    )
     stage_of = [0] * len(layers)
     for number, stage in enumerate(found.stages):
         for name in stage.layers:
@@ -125,17 +125,12 @@ class Task:
 
     def _pose(self, request: PlanRequest) -> tuple[CostModel, Constraints, Devices | None]:
         """Return the cost model, the wishes, and the devices whose order is free."""
-        model = cost_model(self.layers, request)
+        model = ordered_model(self.layers, request, times=self.times)
         wishes = constraints.read(self.layers, request)
-        if request.cluster is None:
-            return model, wishes, None
-        devices = Devices(request.cluster, request, self.times)
-        if model.schedule.chunks == 1:
-            return model, wishes, devices
         # Solvers order devices that run one stage each; with several the file's order counts.
-        next(devices.mixes(model.schedule.ranks))
-        places, links = devices.in_order(model.schedule, request.cluster.devices)
-        return replace(model, places=places, links=links), wishes, None
+        if request.cluster is None or model.schedule.chunks > 1:
+            return model, wishes, None
+        return model, wishes, Devices(request.cluster, request, self.times)
 
 
 def cost_model(layers: Graph, request: PlanRequest) -> CostModel:
@@ -165,6 +160,40 @@ def cost_model(layers: Graph, request: PlanRequest) -> CostModel:
         replicas=request.replicas,
         replica_link=link,
     )
+
+
+def ordered_model(
+    layers: Graph,
+    request: PlanRequest,
+    *,
+    times: Mapping[str, LayerTimes] | None = None,
+    order: Sequence[str] = (),
+) -> CostModel:
+    """Return the cost model of a request with its devices in a given order.
+
+    Parameters
+    ----------
+    layers, request
+        What runs, and what was asked for.
+    times
+        Times of the layers on kinds of devices that were measured apart.
+    order
+        Name of the device of each rank; empty for the order of the cluster.
+
+    Raises
+    ------
+    UsageError
+        If there are fewer devices than ranks.
+    """
+    model = cost_model(layers, request)
+    if request.cluster is None:
+        return model
+    devices = Devices(request.cluster, request, times or {})
+    next(devices.mixes(model.schedule.ranks))
+    named = {device.name: device for device in request.cluster.devices}
+    ordered = [named[name] for name in order] or list(request.cluster.devices)
+    places, links = devices.in_order(model.schedule, ordered)
+    return replace(model, places=places, links=links)
 
 
 def _times(layers: Graph, profiles: Mapping[str, Profile]) -> dict[str, LayerTimes]:

@@ -278,6 +278,11 @@ def dump(value: Any, path: str | os.PathLike[str], *, force: bool = False) -> No
     write_text(path, dumps(value), force=force)
 
 
+def dump_data(data: Any, path: str | os.PathLike[str], *, force: bool = False) -> None:
+    """Write plain JSON data, in the format of another tool, to a file."""
+    write_text(path, json.dumps(data, ensure_ascii=False, allow_nan=False) + "\n", force=force)
+
+
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from autosplit.profilers import ProfileOptions
     from autosplit.readers import Workload, WorkloadPlan
     from autosplit.search import SearchResult
+    from autosplit.simulate import Timeline
     from autosplit.stages import Routing
     from autosplit.tracers import Trace
 
@@ -151,7 +152,31 @@ def compare(profile: Profile | PathLike, request: PlanRequest) -> tuple[Comparis
     """Return what plans made by hand would cost under the same request."""
     from autosplit import baselines, graph, planner
 
-    return baselines.compare(planner.cost_model(graph.build(_profile(profile)), request))
+    return baselines.compare(planner.ordered_model(graph.build(_profile(profile)), request))
+
+
+def timeline(plan: Plan | PathLike, profile: Profile | PathLike | None = None) -> Timeline:
+    """Return the step of a plan, played through event by event.
+
+    Parameters
+    ----------
+    plan
+        A plan, or the path of one.
+    profile
+        The profile it was made from; by default the file that the plan names.
+
+    Raises
+    ------
+    DataError
+        If the profile is not there, or not the one the plan was made from.
+    """
+    from autosplit import planner
+
+    found = plan if isinstance(plan, Plan) else load(Plan, plan)
+    source = profile if profile is not None else found.profile_path
+    if source is None:
+        raise DataError("the plan does not say which profile it was made from")
+    return planner.timeline(_profile(source), found)
 
 
 def place(

@@ -8,7 +8,9 @@ import click
 
 from autosplit import workflow
 from autosplit.cli.console import Terminal
-from autosplit.cli.options import FILE, Command, as_json
+from autosplit.cli.options import FILE, Command, as_json, force
+from autosplit.errors import UsageError
+from autosplit.report.chrome import trace_data
 from autosplit.report.data import export_data, plan_data, profile_data, to_text
 from autosplit.report.tables import (
     export_table,
@@ -18,6 +20,7 @@ from autosplit.report.tables import (
     time_table,
 )
 from autosplit.report.trees import plan_tree, profile_tree
+from autosplit.serialize import dump_data, refuse_existing
 from autosplit.types import Plan, Profile
 
 
@@ -25,11 +28,28 @@ from autosplit.types import Plan, Profile
 @click.argument("file", type=FILE)
 @click.option("--top", type=click.IntRange(1), default=10, help="Layers in a profile's table.")
 @click.option("--depth", type=click.IntRange(1), default=3, help="Names of a path in the tree.")
+@click.option("--trace", type=FILE, help="Write a plan's step as a Chrome trace (Perfetto).")
 @as_json
+@force
 @click.pass_obj
-def command(terminal: Terminal, file: Path, top: int, depth: int, as_json: bool) -> None:
+def command(
+    terminal: Terminal,
+    file: Path,
+    top: int,
+    depth: int,
+    trace: Path | None,
+    as_json: bool,
+    force: bool,
+) -> None:
     """Show FILE: a profile, a plan, or the folder of an export."""
+    if trace is not None:
+        refuse_existing(trace, force)
     shown = workflow.read(file)
+    if trace is not None:
+        if isinstance(shown, Profile):
+            raise UsageError("a profile has no step to trace", hint="give --trace with a plan")
+        dump_data(trace_data(workflow.timeline(shown)), trace, force=force)
+        terminal.say(f"Wrote {trace}.")
     if isinstance(shown, Profile):
         _show_profile(terminal, file, shown, top, depth, as_json)
     elif file.is_dir():

@@ -77,3 +77,17 @@ def test_what_is_neither_is_told(run, folder):
     assert run("show", "empty").stderr.startswith("error: empty is not an export\n")
     assert run("show", "text").stderr.startswith("error: text is not JSON\n")
     assert run("show", "none").stderr == "error: none does not exist\n"
+
+
+def test_a_step_is_written_as_a_trace(run, profile_file, folder):
+    assert run("plan", profile_file, "--stages", "2").exit_code == 0
+    shown = run("show", "plan.json", "--trace", "step.json")
+    assert shown.exit_code == 0
+    events = json.loads((folder / "step.json").read_text())["traceEvents"]
+    assert {event["pid"] for event in events} == {0, 1}
+    again = run("show", "plan.json", "--trace", "step.json")
+    assert again.exit_code == 1
+    assert "--force" in again.stderr
+    refused = run("show", profile_file, "--trace", "other.json")
+    assert refused.exit_code == 2
+    assert not (folder / "other.json").exists()
