@@ -11,6 +11,7 @@ Each command of the command line has a function of the same name and meaning her
 """
 
 from autosplit.errors import AutosplitError
+from autosplit.profilers import ProfileOptions
 from autosplit.types import ModelRef, Plan, PlanRequest, Profile, VerificationReport
 from autosplit.workflow import export, plan, profile, read, save, verify
 
@@ -22,6 +23,7 @@ __all__ = [
     "Plan",
     "PlanRequest",
     "Profile",
+    "ProfileOptions",
     "VerificationReport",
     "__version__",
     "export",
