@@ -63,7 +63,8 @@ def _public() -> dict[Any, str]:
     for name in sorted(vars(torch)):
         if name.startswith("_") and callable(value := getattr(torch, name)):
             found.setdefault(_key(value), f"torch.{name}")
-    for name in dir(torch.Tensor):
+    # One object may be both ``abs`` and ``__abs__``: people write the former.
+    for name in sorted(dir(torch.Tensor), key=lambda name: (name.startswith("_"), name)):
         value = getattr(torch.Tensor, name)
         if callable(value) and not isinstance(value, type):
             found.setdefault(_key(value), f"torch.Tensor.{name}")
