@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from autosplit import workflow
 from autosplit.cli.console import Terminal
 from autosplit.cli.options import FILE, SECONDS, Command, as_json, force
+from autosplit.profilers import ProfileOptions
 from autosplit.report.data import profile_data, to_text
 from autosplit.report.tables import profile_tables
 from autosplit.serialize import refuse_existing
@@ -54,38 +56,26 @@ from autosplit.types import ModelRef
 @click.pass_obj
 def command(
     terminal: Terminal,
+    /,
     model: str,
     output: Path,
     batch_size: int | None,
     inputs: tuple[str, ...],
     task: str | None,
     dtype: str | None,
-    device: str,
-    threads: int,
     repetitions: int | None,
-    precision: float,
-    max_seconds: float,
-    granularity: str,
-    inference: bool,
     as_json: bool,
     force: bool,
+    **measuring: Any,
 ) -> None:
     """Trace MODEL and measure time and memory of each layer.
 
     MODEL is FILE.py:NAME, package.module:NAME or hf:DIR, where NAME builds the model.
     """
-    from autosplit.profilers import ProfileOptions
-
     refuse_existing(output, force)
-    options = ProfileOptions(
-        device=device,
-        threads=threads,
-        precision=precision,
-        max_seconds=max_seconds,
-        inference=inference,
-        granularity=granularity,  # type: ignore[arg-type]
-        **({"min_repetitions": repetitions, "max_repetitions": repetitions} if repetitions else {}),
-    )
+    if repetitions is not None:
+        measuring |= {"min_repetitions": repetitions, "max_repetitions": repetitions}
+    options = ProfileOptions(**measuring)
     ref = ModelRef(spec=model, batch_size=batch_size, inputs=inputs, task=task, dtype=dtype)
     with terminal.step("profile") as progress:
         result = workflow.profile(ref, options, progress=progress)
