@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # One thread a process: tests run side by side, and stages are timed as they will run.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: venv demo test lint bench golden clean
+.PHONY: venv demo test test-all lint bench golden clean
 
 venv: $(BIN)/autosplit
 
@@ -23,13 +23,16 @@ demo: venv
 test: venv
 	$(BIN)/python -m pytest -n auto
 
+test-all: venv
+	$(BIN)/python -m pytest -n auto -m "slow or not slow"
+
 lint: venv
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
 bench: venv
-	$(BIN)/python -m pytest -p no:xdist -s tests/benchmarks
+	$(BIN)/python -m pytest -p no:xdist -s -m "slow or not slow" tests/benchmarks
 
 # Write golden files anew from what the code emits now; read the diff before committing it.
 golden: venv

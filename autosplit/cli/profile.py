@@ -28,7 +28,7 @@ from autosplit.types import ModelRef
     metavar="NAME=SHAPE:DTYPE",
     help="Example input, such as ids=2x128:int64.",
 )
-@click.option("--task", help="Task of a Hugging Face model, such as seq2seq-lm.")
+@click.option("--task", help="Task of a Hugging Face model, such as masked-lm.")
 @click.option("--dtype", help="Cast the model first, such as bfloat16.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto")
 @click.option(
