@@ -27,6 +27,7 @@ from autosplit.errors import UsageError
 from autosplit.report.data import plan_data, to_text, workload_data
 from autosplit.report.planning import baseline_tables, search_tables, workload_tables
 from autosplit.report.tables import plan_tables
+from autosplit.schedules import SCHEDULES
 from autosplit.search import Candidate
 from autosplit.serialize import refuse_existing
 from autosplit.types import PlanRequest, Profile
@@ -191,7 +192,9 @@ def command(
 
 def _request(gpus: int | None, wishes: dict[str, Any]) -> PlanRequest:
     """Return the request; what was not asked for follows from what was."""
-    stages = wishes.pop("stages") or gpus
+    stages = wishes.pop("stages")
+    if stages is None and gpus is not None:
+        stages = SCHEDULES[wishes["schedule"]].default_stages(gpus)
     if wishes["boundaries"]:
         stages = stages or len(wishes["boundaries"]) + 1
     if wishes["cluster"] is not None:

@@ -78,6 +78,11 @@ class Schedule(ABC):
         """Return the number of ranks for ``stages`` when none is asked for."""
         return stages
 
+    @classmethod
+    def default_stages(cls, ranks: int) -> int:
+        """Return the number of stages for ``ranks`` when none is asked for."""
+        return ranks
+
     @abstractmethod
     def check(self) -> None:
         """Refuse numbers that the runtime refuses."""

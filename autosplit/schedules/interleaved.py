@@ -15,6 +15,11 @@ class Looped(Schedule):
         """Return half as many ranks as stages: two stages on each."""
         return max(1, stages // 2)
 
+    @classmethod
+    def default_stages(cls, ranks: int) -> int:
+        """Return two stages for each rank."""
+        return 2 * ranks
+
     def check(self) -> None:
         """Refuse stages that do not share out equally."""
         self.check_equal_chunks()

@@ -47,6 +47,11 @@ class VShaped(Schedule):
         """Return half as many ranks as stages."""
         return max(1, stages // 2)
 
+    @classmethod
+    def default_stages(cls, ranks: int) -> int:
+        """Return two stages for each rank."""
+        return 2 * ranks
+
     def check(self) -> None:
         """Refuse anything but two stages on each rank."""
         if self.stages != 2 * self.ranks:

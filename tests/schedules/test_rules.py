@@ -56,3 +56,12 @@ def test_unknown_schedule_lists_the_known_ones():
     with pytest.raises(UsageError) as caught:
         schedules.make("2f2b", 2, 2)
     assert "1f1b" in caught.value.hint
+
+
+@pytest.mark.parametrize("name", list(schedules.SCHEDULES))
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_defaults_belong_together(name, ranks):
+    kind = schedules.SCHEDULES[name]
+    stages = kind.default_stages(ranks)
+    assert kind.default_ranks(stages) == ranks
+    assert schedules.make(name, stages, 8).ranks == ranks
