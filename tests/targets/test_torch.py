@@ -118,12 +118,9 @@ def test_the_runtime_reads_the_routing_table(tmp_path: Path):
 def test_data_comes_from_the_model_file_where_it_has_them(tmp_path, text, batches, loss):
     (tmp_path / 'od"d.py').write_text(text)
     made = emit(plan_for(f'{tmp_path / "od"}"d.py:build'))["data.py"]
-    returned = [
-        ast.unparse(node.value.func)
-        for node in ast.walk(ast.parse(made))
-        if isinstance(node, ast.Return) and isinstance(node.value, ast.Call)
-    ]
-    assert returned == [batches, loss, "torch.optim.AdamW"]
+    called = [ast.unparse(n.func) for n in ast.walk(ast.parse(made)) if isinstance(n, ast.Call)]
+    known = {"SOURCE.batches", "SOURCE.loss", "own_loss", "example_batches"}
+    assert known & set(called) == {batches, loss}
 
 
 def test_a_module_can_hold_the_model_too():

@@ -13,7 +13,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from pipeline import Pipeline, Processes, merge_outputs, split_batch, start
+from pipeline import (
+    Pipeline,
+    PipelineError,
+    Processes,
+    check_alike,
+    merge_outputs,
+    split_batch,
+    start,
+)
 from pipeline.batches import Microbatch
 from pipeline.routing import Routing, read_routing
 from pipeline.tree import rebuild
@@ -22,7 +30,7 @@ from torch import Tensor, nn
 from autosplit.serialize import to_data
 from autosplit.stages import split
 from tests.functional.runtime.recipes import Recipe, RecipeStage
-from tests.functional.runtime.scenarios import SCENARIOS, dropout
+from tests.functional.runtime.scenarios import SCENARIOS, dropout, skips
 
 MICROBATCHES = 4
 
@@ -209,8 +217,22 @@ def main(folder: Path, runs: list[str]) -> None:
                     **train(case, schedule),
                     **infer(case),
                     **(switch(case) if make is dropout else {}),
+                    **(disagreement(case) if make is skips else {}),
                 }
     (folder / f"result_{processes.rank}.json").write_text(json.dumps(results))
+
+
+def disagreement(case: Case) -> dict[str, float]:
+    """Every rank notices when one of them has other data, and none when all have the same."""
+    parts = case.batch(8)
+    check_alike(parts, case.processes.device)
+    if case.processes.rank == case.processes.world - 1:
+        parts[2].inputs["x"][0] += 1
+    try:
+        check_alike(parts, case.processes.device)
+    except PipelineError:
+        return {"disagreement": 0.0}
+    return {"disagreement": float("inf")}
 
 
 class Probe:

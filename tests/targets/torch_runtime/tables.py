@@ -57,7 +57,6 @@ TABLE: dict[str, Any] = {
     "buffers": [[], []],
     "symbols": [["batch", 4]],
     "mode": None,
-    "mode": None,
     "state": [[], []],
     "run": {"ranks": [0, 1], "schedule": "1f1b", "microbatches": 4, "microbatch_size": 4},
 }

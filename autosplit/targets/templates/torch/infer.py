@@ -6,8 +6,8 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import data
 import torch
@@ -18,6 +18,7 @@ from pipeline import (
     PipelineError,
     Processes,
     Routing,
+    draw,
     load_stage,
     merge_outputs,
     read_routing,
@@ -100,7 +101,7 @@ def steps(routing: Routing, options: argparse.Namespace) -> Iterator[tuple[Micro
     """Yield the micro-batches of one run of the pipeline after the other."""
     rows = rows_of(options, routing)
     if options.inputs is None:
-        batches: Iterator[Any] = iter(data.batches(rows))
+        batches = draw(partial(data.batches, rows), seed=0)
         for _ in range(options.steps):
             inputs, _ = next(batches)
             yield split_batch(routing, inputs, (), options.microbatches)

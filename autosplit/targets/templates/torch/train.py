@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from functools import partial
 from pathlib import Path
 
 import data
@@ -14,6 +15,8 @@ from pipeline import (
     Pipeline,
     Processes,
     Routing,
+    check_alike,
+    draw,
     load_stage,
     mean_loss,
     read_routing,
@@ -68,7 +71,8 @@ def main() -> None:
 
 def train(routing: Routing, options: argparse.Namespace, processes: Processes) -> None:
     """Run the training loop of one rank."""
-    torch.manual_seed(options.seed)
+    # Stages draw dropout masks of their own; data is drawn alike by `draw`.
+    torch.manual_seed(options.seed + processes.rank)
     stages = {index: STAGES[index]().to(processes.device) for index in processes.stages}
     for index, stage in stages.items():
         load_stage(stage, index, options.weights)
@@ -83,13 +87,14 @@ def train(routing: Routing, options: argparse.Namespace, processes: Processes) -
     parameters = pipeline.parameters()
     # A stage may have nothing to train, and an optimizer refuses an empty list.
     optimizer = data.optimizer(parameters, options.lr) if parameters else None
-    batches = iter(data.batches(rows_of(options, routing)))
+    batches = draw(partial(data.batches, rows_of(options, routing)), options.seed)
     record: dict[str, list[float]] = {"losses": [], "step_s": []}
 
     for step in range(1, options.steps + 1):
         begin = time.perf_counter()
         inputs, targets = next(batches)
         microbatches = split_batch(routing, inputs, targets, options.microbatches)
+        check_alike(microbatches, processes.device)
         pipeline.zero_grad()
         losses = pipeline.step(microbatches)
         if optimizer is not None:

@@ -1,5 +1,6 @@
 """Runs the stages of this folder as a pipeline on ``torch.distributed.pipelining`` schedules."""
 
+from .agreement import check_alike, draw
 from .batches import Microbatch, mean_loss, split_batch
 from .errors import PipelineError
 from .merge import merge_outputs
@@ -17,6 +18,8 @@ __all__ = [
     "PipelineError",
     "Processes",
     "Routing",
+    "check_alike",
+    "draw",
     "load_stage",
     "mean_loss",
     "merge_outputs",

@@ -53,7 +53,8 @@ class FakeChain:
     def run(self, inputs: Mapping[str, Tensor], training: bool) -> dict[str, Meta]:
         """Return the metadata of every value of one micro-batch with these inputs.
 
-        A gradient goes back where a path leads to a floating-point output of the model.
+        A gradient goes back where a path leads to a floating-point output of the model, whether
+        or not the loss uses that output: it may begin to in a later step.
         """
         with self.mode, torch.enable_grad():
             values = {

@@ -77,10 +77,9 @@ def start(
             f"rank {rank} of {world} could not reach the others within {timeout_s:g} s: {error}"
         ) from None
     stages = tuple(k for k, owner in enumerate(routing.run.ranks) if owner == rank)
-    try:
-        yield Processes(rank, world, chosen, stages)
-    finally:
-        dist.destroy_process_group()
+    yield Processes(rank, world, chosen, stages)
+    # Not after an error: the others may be in the middle of a transfer, and it would wait.
+    dist.destroy_process_group()
 
 
 def _environment() -> tuple[int, int, int, int]:
