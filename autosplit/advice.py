@@ -12,9 +12,23 @@ _LARGE_BUBBLE = 0.25
 _LARGE_TRANSFER = 0.2
 
 
-def remarks(model: CostModel, cost: PlanCost) -> tuple[str, ...]:
-    """Return what limits this plan, the strongest limit first."""
-    found = [_slowest_layer(model), _transfers(cost), _bubble(model), _replicas(model)]
+def remarks(model: CostModel, cost: PlanCost, recomputed: int = 0) -> tuple[str, ...]:
+    """Return what limits this plan, and what it counts on that an export does not do by itself.
+
+    Parameters
+    ----------
+    model, cost
+        What the plan costs.
+    recomputed
+        Number of layers that are computed again in backward.
+    """
+    found = [
+        _slowest_layer(model),
+        _transfers(cost),
+        _bubble(model),
+        _replicas(model),
+        _recomputed(recomputed),
+    ]
     return tuple(remark for remark in found if remark)
 
 
@@ -73,4 +87,13 @@ def _replicas(model: CostModel) -> str | None:
     return (
         f"{model.replicas} copies of the pipeline share the work: run each on devices and data "
         "of its own, and average their gradients after every step"
+    )
+
+
+def _recomputed(layers: int) -> str | None:
+    if not layers:
+        return None
+    return (
+        f"the plan counts on {layers} layers being computed again in backward: wrap them with "
+        "torch.utils.checkpoint in the exported stages"
     )

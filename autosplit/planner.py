@@ -241,7 +241,7 @@ def _assemble(profile: Profile, request: PlanRequest, answer: Answer, solver_s: 
         step_s=played.step_s,
         sync_s=cost.sync_s,
         single_s=request.replicas * request.microbatches * model.single_s,
-        notes=(*advice.remarks(model, cost), *answer.notes),
+        notes=(*advice.remarks(model, cost, len(answer.recompute)), *answer.notes),
     )
 
 
