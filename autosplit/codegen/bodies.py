@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from autosplit.codegen.classes import ClassGroup, Definition
+from autosplit.codegen.constants import spell
 from autosplit.codegen.errors import CodegenError
 from autosplit.codegen.expressions import (
     Attribute,
@@ -26,6 +27,7 @@ from autosplit.codegen.expressions import (
     quote,
     show,
     transform,
+    values,
 )
 from autosplit.codegen.layout import statement
 from autosplit.codegen.modules import path
@@ -70,30 +72,44 @@ class Body:
         """Return the lines of the body."""
         body = list(self.scope.body)
         found = list(self._sizes())
-        last = self._returned(body)
-        if last is not None:
-            body.pop()
+        returned = self._returned(body)
+        del body[len(body) - len(returned) :]
         found += self._parts(body)
-        if last is not None:
-            found += self._write(self.indent, "return ", last.expr)
-        elif self.scope.outputs or self.scope.kind == "stage":
-            found += statement(self.indent, "return ", self._outputs())
+        if self.scope.outputs or self.scope.kind == "stage":
+            found += statement(self.indent, "return ", self._outputs(returned))
         return found or [f"{self.indent}return None"]
 
-    def _returned(self, body: list[Statement | Loop]) -> Statement | None:
-        """Return the last statement if its value is all the body returns."""
-        last = body[-1] if body else None
-        if not isinstance(last, Statement) or last.place is not None:
-            return None
-        if last.ambient != self.scope.ambient or list(last.targets) != self.scope.outputs:
-            return None
-        return last if len(last.targets) == 1 else None
+    def _returned(self, body: list[Statement | Loop]) -> list[Statement]:
+        """Return the last statements whose values are only returned, in the order of outputs.
 
-    def _outputs(self) -> Expr:
-        names = tuple(self._name(value) for value in self.scope.outputs)
-        if len(names) == 1:
-            return names[0]
-        return Display("bare" if names else "tuple", names)
+        A lone result is returned as it is; one of several only if it has no name in the source.
+        """
+        outputs = self.scope.outputs
+        found: list[Statement] = []
+        limit = len(outputs)
+        read: set[str] = set()
+        for part in reversed(body):
+            if not isinstance(part, Statement) or part.place is not None:
+                break
+            value = part.targets[0] if len(part.targets) == 1 else None
+            if value is None or outputs.count(value) != 1 or value in read:
+                break
+            named = self.graph.local_names(self.scope.call.index, value)
+            if self._is_unpacked(part) or (len(outputs) > 1 and named):
+                break
+            if part.ambient != self.scope.ambient or outputs.index(value) >= limit:
+                break
+            limit = outputs.index(value)
+            read.update(values(part.expr))
+            found.insert(0, part)
+        return found
+
+    def _outputs(self, returned: list[Statement]) -> Expr:
+        made = {str(part.targets[0]): self._fill(part.expr) for part in returned}
+        items = tuple(made.get(value) or self._name(value) for value in self.scope.outputs)
+        if len(items) == 1:
+            return items[0]
+        return Display("bare" if items else "tuple", items)
 
     def _sizes(self) -> Iterator[str]:
         """Read sizes from the shapes of inputs, several of one shape at once."""
@@ -186,9 +202,6 @@ class Body:
                 if names == [receiver] and method in _AUGMENTED:
                     return f"{receiver} {_AUGMENTED[method]} ", operand
         return None
-
-    def _write(self, indent: str, prefix: str, expr: Expr) -> list[str]:
-        return statement(indent, prefix, self._fill(expr))
 
     # ------------------------------------------------------------ loops
 
@@ -327,7 +340,7 @@ class Body:
         argument = self.owner.lifted.get(self.slot) if self.owner is not None else None
         self.slot += 1
         if argument is None:
-            return leaf
+            return spell(leaf)
         self.uses.add(argument)
         return dotted(f"self.{argument}")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
+from itertools import combinations
 
 from autosplit.codegen.errors import CodegenError
 from autosplit.codegen.expressions import (
@@ -134,20 +135,51 @@ class Classes:
 
 def name_classes(graph: StageGraph, classes: Classes, taken: set[str]) -> None:
     """Give every class a name of its own: the model's, with a number where two differ."""
-    used = {"torch", "nn", "F", "math", *taken}
-    stage = f"Stage{graph.spec.index}"
-    used.add(stage)
+    used = {"torch", "nn", "F", "math", f"Stage{graph.spec.index}", *taken}
+    same: dict[str, list[ClassGroup]] = {}
     for group in classes.groups:
         if group.first is classes.stage:
-            group.name = stage
-            continue
-        stem = group.first.name
-        name, number = stem, 1
-        while name in used:
-            number += 1
-            name = f"{stem}{number}"
-        group.name = name
-        used.add(name)
+            group.name = f"Stage{graph.spec.index}"
+        else:
+            same.setdefault(group.first.name, []).append(group)
+    for stem, groups in same.items():
+        groups.sort(key=lambda group: -len(group.definitions))
+        for group in groups:
+            suffix = "" if group is groups[0] else _distinction(group, groups)
+            group.name = _free_name(stem + suffix, used)
+            used.add(group.name)
+
+
+def _free_name(stem: str, used: set[str]) -> str:
+    name, number = stem, 1
+    while name in used:
+        number += 1
+        name = f"{stem}{number}"
+    return name
+
+
+def _distinction(group: ClassGroup, groups: list[ClassGroup]) -> str:
+    """Return the fewest parts of the modules' names that no other class of this name has."""
+    others = [_marks(other) for other in groups if other is not group]
+    own = _marks(group)
+    for count in (1, 2):
+        for marks in combinations(own, count):
+            if not any(set(marks) <= set(other) for other in others):
+                return "".join(_camel(mark) for mark in marks)
+    return ""
+
+
+def _marks(group: ClassGroup) -> list[str]:
+    """Return what the names of all modules of a class share; "first" for index 0."""
+    names = [definition.fqn.split(".") for definition in group.definitions]
+    shared = [part for part in names[0] if all(part in name for name in names)]
+    found = [part for part in shared if part.isidentifier() and part.isascii()]
+    indices = {next((part for part in name if part.isdigit()), None) for name in names}
+    return [*found, "first"] if indices == {"0"} else found
+
+
+def _camel(word: str) -> str:
+    return "".join(part[:1].upper() + part[1:] for part in word.split("_"))
 
 
 def define(graph: StageGraph, root: Scope, helper_key: Callable[[int], str]) -> Classes:

@@ -9,6 +9,8 @@ from autosplit.codegen.layout import WIDTH
 from autosplit.codegen.scopes import Scope, StageGraph
 from autosplit.program import TensorSpec
 
+_QUANTITIES = {"$device": "device", "$training": "bool", "$symbol": "int"}
+
 
 def docstring(indent: str, lines: Sequence[str]) -> list[str]:
     """Return a docstring, quotes included; nothing in it can end it."""
@@ -70,11 +72,11 @@ def _signature(graph: StageGraph, scope: Scope, same: list[Scope]) -> list[str]:
     return lines
 
 
-def _shape(graph: StageGraph, values: Iterable[str]) -> str:
+def _shape(graph: StageGraph, values: Sequence[str]) -> str:
     specs = [graph.tensor(value) for value in values]
     known = [spec for spec in specs if isinstance(spec, TensorSpec)]
     if not known or len(known) != len(specs):
-        return "int or device"
+        return _QUANTITIES.get(values[0].split(":")[0], "tuple")
     if len({len(spec.shape) for spec in known}) > 1:
         return "tensor"
     dims = []

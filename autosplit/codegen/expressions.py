@@ -7,6 +7,7 @@ name per scope, a module a path per class, a number may turn into a constructor 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast
@@ -296,7 +297,7 @@ def _show(expr: Expr) -> str:
         case Text(text):
             return text
         case Number(value):
-            return repr(value)
+            return re.sub(r"e([-+]?)0+(?=\d)", r"e\1", repr(value))
         case Attribute(base, name):
             return f"{show_base(base)}.{name}"
         case Subscript(base, items):
@@ -409,13 +410,13 @@ def _is_number(text: str) -> bool:
 
 
 def quote(text: str) -> str:
-    """Return a string literal in double quotes; nothing in ``text`` can leave it."""
-    body = "".join(_escape(char) for char in text)
-    return f'"{body}"'
+    """Return a string literal; nothing in ``text`` can leave it."""
+    mark = "'" if '"' in text and "'" not in text else '"'
+    return mark + "".join(_escape(char, mark) for char in text) + mark
 
 
-def _escape(char: str) -> str:
-    if char in '"\\':
+def _escape(char: str, mark: str) -> str:
+    if char in (mark, "\\"):
         return "\\" + char
     if char.isprintable() and (char.isascii() or char.isalnum()):
         return char

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from autosplit.codegen import flow, helpers, names, statements, tree
 from autosplit.codegen.classes import define, name_classes
 from autosplit.codegen.loops import fold_loops
+from autosplit.codegen.masks import recognise_masks
 from autosplit.codegen.scopes import Rewrite, Scope, StageGraph
 from autosplit.codegen.simplify import plain_ambients, simplify
 from autosplit.codegen.source import Source
@@ -35,6 +36,8 @@ class CodegenOptions:
         Write repeated statements over the elements of a list as a loop.
     simplify
         Leave out operations that return what they are given.
+    masks
+        Write a causal mask made of index arithmetic as a lower triangle.
     """
 
     classes: bool = True
@@ -44,6 +47,7 @@ class CodegenOptions:
     chain: bool = True
     loops: bool = True
     simplify: bool = True
+    masks: bool = True
 
 
 FLAT = CodegenOptions(
@@ -105,6 +109,8 @@ def _write(
     graph = _graph(program, spec)
     if options.simplify:
         simplify(graph)
+    if options.masks:
+        recognise_masks(graph)
     root = _tree(graph, options, extents)
     functions = helpers.Helpers()
     for scope in [*root.scopes(), root]:

@@ -222,6 +222,10 @@ def _plain_arguments(
     args, kwargs = constructor.args, constructor.kwargs
     if name.endswith("Dropout") and not args and kwargs and kwargs[0][0] == "p":
         args, kwargs = (kwargs[0][1],), kwargs[1:]
+    if name == "MultiheadAttention":
+        kwargs = tuple(
+            pair for pair in kwargs if pair not in (("kdim", args[0]), ("vdim", args[0]))
+        )
     if not re.fullmatch(r"LayerNorm|RMSNorm|(Conv|ConvTranspose|MaxPool|AvgPool)\dd", name):
         return args, kwargs
     return tuple(map(_scalar, args)), tuple((key, _scalar(arg)) for key, arg in kwargs)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import keyword
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from autosplit.codegen.classes import Classes, ClassGroup, Definition, member_expr
+from autosplit.codegen.constants import spell
 from autosplit.codegen.errors import CodegenError
 from autosplit.codegen.expressions import (
     Attribute,
@@ -39,9 +41,16 @@ def access(base: Expr, kind: str, name: str) -> Expr:
         return Subscript(base, (Text(name),))
     if kind in ("dict", "parameter dict"):
         return Subscript(base, (Text(quote(name)),))
-    if name.isidentifier() and name.isascii() and not keyword.iskeyword(name):
+    if is_attribute(name):
         return Attribute(base, name)
     return Invoke(Text("getattr"), (base, Text(quote(name))))
+
+
+def is_attribute(name: str) -> bool:
+    """Say whether ``x.name`` reads the attribute of exactly this name."""
+    if not name.isidentifier() or keyword.iskeyword(name):
+        return False
+    return unicodedata.normalize("NFKC", name) == name
 
 
 def path(tree: Branch, rel: str, base: Expr, starts: Mapping[str, Expr] | None = None) -> Expr:
@@ -102,7 +111,7 @@ class Init:
                 return part
             argument = self.group.lifted.get(self.slot)
             self.slot += 1
-            return part if argument is None else Text(argument)
+            return spell(part) if argument is None else Text(argument)
 
         return transform(expr, leaf)
 

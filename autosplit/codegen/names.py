@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from autosplit.codegen.expressions import Expr, Value, leaves
 from autosplit.codegen.operators import DEVICE, SYMBOL, TRAINING
 from autosplit.codegen.scopes import Loop, Scope, StageGraph, Statement
+from autosplit.program import Node
 
 _RESERVED = {"self", "torch", "nn", "F", "math", "l", "O", "I", "_"} | {
     "abs",
@@ -30,6 +31,16 @@ _RESERVED = {"self", "torch", "nn", "F", "math", "l", "O", "I", "_"} | {
     "zip",
 }
 _END = 10**9
+
+_ELEMENTS = {
+    **dict.fromkeys(("topk", "sort", "kthvalue", "median", "mode"), ("values", "indices")),
+    **dict.fromkeys(("max", "min", "cummax", "cummin"), ("values", "indices")),
+    "std_mean": ("std", "mean"),
+    "var_mean": ("var", "mean"),
+    "LSTM": ("output", "state"),
+    "GRU": ("output", "state"),
+}
+"""What torch calls the elements of a tuple."""
 
 _NOUNS = {
     "getitem": "part",
@@ -134,7 +145,7 @@ def assign(graph: StageGraph, scope: Scope, taken: set[str], *, source: bool) ->
         if wishes and (not free or free[0] != wishes[0]) and len(variable.members) == 1:
             crowded.add(variable.members[0])
         variable.name = (
-            free[0] if free else _numbered(graph, variable, occupied, taken | loop_names)
+            free[0] if free else _numbered(graph, scope, variable, occupied, taken | loop_names)
         )
         occupied.setdefault(variable.name, []).append(variable)
     scope.variables = {value: variable.name for value, variable in lives.of.items()}
@@ -261,9 +272,13 @@ def _outer_names(graph: StageGraph, value: str) -> list[str]:
 
 
 def _numbered(
-    graph: StageGraph, variable: _Variable, occupied: dict[str, list[_Variable]], taken: set[str]
+    graph: StageGraph,
+    scope: Scope,
+    variable: _Variable,
+    occupied: dict[str, list[_Variable]],
+    taken: set[str],
 ) -> str:
-    stem = _stem(graph, variable.members[0])
+    stem = _stem(graph, scope, variable.members[0])
     name, number = stem, 1
     while name in taken or not _free(occupied, name, variable):
         number += 1
@@ -271,19 +286,44 @@ def _numbered(
     return name
 
 
-def _stem(graph: StageGraph, value: str) -> str:
+def _stem(graph: StageGraph, scope: Scope, value: str) -> str:
     """Return a name from what the operation is called."""
     node = graph.source(value)
     if node is None:
         return _special(value) if value.startswith("$") else "value"
+    maker = next((i for i in scope.items if isinstance(i, Scope) and value in i.outputs), None)
+    if maker is not None:
+        return _word(maker.call.name if maker.kind == "function" else _last_word(maker.fqn))
+    if node.op != "function":
+        return _word(_last_word(node.target))
     parts = node.target.split(".")
-    word = parts[-1]
-    if node.op == "module" and word.isdigit():
-        word = parts[-2] if len(parts) > 1 else "x"
-    if node.op == "function":
-        word = parts[-2] if word in ("__get__", "__set__") else word.strip("_")
-        word = _NOUNS.get(word, word)
-    word = re.sub(r"\W", "_", word, flags=re.ASCII).strip("_").lower()
+    word = parts[-2] if parts[-1] in ("__get__", "__set__") else parts[-1].strip("_")
+    if word == "getitem":
+        word = _element(graph, node) or word
+    return _word(_NOUNS.get(word, word))
+
+
+def _element(graph: StageGraph, node: Node) -> str | None:
+    """Return what torch calls an element of a tuple."""
+    maker = graph.source(node.inputs()[0]) if node.inputs() else None
+    if maker is None or not isinstance(maker.value, tuple):
+        return None
+    name = maker.target.rpartition(".")[2]
+    if maker.op == "module":
+        name = graph.program.module[maker.target].class_name
+    index = node.args[1]
+    known = _ELEMENTS.get(name, ())
+    return known[index] if isinstance(index, int) and 0 <= index < len(known) else None
+
+
+def _last_word(fqn: str) -> str:
+    """Return the last part of a module's name that is not an index."""
+    words = [part for part in fqn.split(".") if not part.isdigit()]
+    return words[-1] if words else "x"
+
+
+def _word(text: str) -> str:
+    word = re.sub(r"\W", "_", text, flags=re.ASCII).strip("_").lower()
     if not word or word[0].isdigit():
         word = f"value_{word}".rstrip("_")
     if keyword.iskeyword(word) or word in _RESERVED or hasattr(builtins, word):

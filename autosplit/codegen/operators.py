@@ -8,6 +8,7 @@ import math
 import re
 from dataclasses import dataclass
 
+from autosplit.codegen.defaults import COMMON_DEFAULTS, DEFAULTS
 from autosplit.codegen.errors import CodegenError
 from autosplit.codegen.expressions import (
     NONE,
@@ -27,6 +28,7 @@ from autosplit.codegen.expressions import (
     Value,
     dotted,
     quote,
+    show,
 )
 from autosplit.program import (
     Arg,
@@ -88,14 +90,6 @@ _AUGMENTED: dict[str, str] = {
 _UNARY: dict[str, str] = {"neg": "-", "negative": "-", "invert": "~", "bitwise_not": "~"}
 _SPREAD = {"view", "reshape", "expand", "permute", "repeat", "new_zeros", "new_ones", "flip"}
 _SINGLETONS = (NONE, Text("True"), Text("False"))
-_DEFAULTS: dict[str, Expr] = {
-    "inplace": Text("False"),
-    "is_causal": Text("False"),
-    "enable_gqa": Text("False"),
-    "_stacklevel": Number(3, "_stacklevel"),
-}
-"""Keyword arguments that mean the same to every function that knows them."""
-_ATTENTION = "scaled_dot_product_attention"
 _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
 
@@ -175,10 +169,15 @@ def _without_defaults(
     name: str, kwargs: tuple[tuple[str, Expr], ...]
 ) -> tuple[tuple[str, Expr], ...]:
     """Drop what torch assumes anyway; models pass much of it by habit."""
-    defaults = dict(_DEFAULTS)
-    if name == _ATTENTION:
-        defaults |= {"attn_mask": NONE, "dropout_p": Number(0.0, "dropout_p"), "scale": NONE}
-    return tuple((key, value) for key, value in kwargs if defaults.get(key) != value)
+    own = DEFAULTS.get(name)
+    if own is None:
+        return kwargs
+    known = COMMON_DEFAULTS | own
+    return tuple(
+        (key, value)
+        for key, value in kwargs
+        if not isinstance(value, Text | Number) or show(value) != known.get(key)
+    )
 
 
 def _checked_path(node: Node) -> str:

@@ -13,6 +13,8 @@ from autosplit.codegen.layout import signature
 from autosplit.codegen.modules import Init
 from autosplit.codegen.scopes import Scope, StageGraph
 
+_STRING = re.compile(r'"""[\s\S]*?"""|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'')
+
 
 @dataclass
 class Source:
@@ -82,7 +84,7 @@ class Source:
 
 def _imports(code: str, foreign: set[str]) -> str:
     """Return the imports that the code needs, sorted as linters like them."""
-    bare = re.sub(r'"""[\s\S]*?"""|"(?:[^"\\\n]|\\.)*"', '""', code)
+    bare = _STRING.sub('""', code)
     lines = {f"import {module}" for module in foreign}
     if re.search(r"(?<![\w.])torch\.", bare):
         lines.add("import torch")

@@ -85,9 +85,13 @@ def statements(
     folded = _folded(graph, scope, plan, chain=chain, forced=forced) if fold else set()
     found: list[Statement] = []
     for position, item in enumerate(scope.items):
-        if _is_element(graph, plan, item) or folded.intersection(_results(item)):
+        if folded.intersection(_results(item)):
             continue
         code = plan.code[position]
+        if isinstance(item, str) and _is_element(graph, plan, item):
+            if item not in plan.unpacked:
+                continue
+            code = Operation(Value(item))
         expr = _fill(graph, scope, plan, folded, code.expr)
         place = None if code.place is None else _fill(graph, scope, plan, folded, code.place)
         targets = () if place is not None else _targets(graph, plan, item)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from autosplit.codegen.scopes import Scope, StageGraph
-from autosplit.program import PLAIN, Ambient, Call, Program, Ref
+from autosplit.program import PLAIN, Ambient, Call, Node, Program, Ref
 from autosplit.stages.types import StageSpec
 
 _SEQUENTIAL = ("torch.nn.Sequential", "torch.nn.modules.container.Sequential")
@@ -43,7 +43,7 @@ def measure(program: Program, specs: Iterable[StageSpec]) -> Extents:
     """Measure every call of the stages."""
     found = Extents()
     for name in (name for spec in specs for name in spec.nodes):
-        for index in _path(program, name):
+        for index in _path(program, program.node[name]):
             if index not in found.of:
                 found.of[index] = Extent(first=name)
                 call = program.calls[index]
@@ -54,9 +54,9 @@ def measure(program: Program, specs: Iterable[StageSpec]) -> Extents:
     return found
 
 
-def _path(program: Program, name: str) -> tuple[int, ...]:
+def _path(program: Program, node: Node) -> tuple[int, ...]:
     """Return the calls an operation is made in, that of a layer itself left out."""
-    calls = program.node[name].calls
+    calls = node.calls
     fqn = program.calls[calls[-1]].fqn if calls else None
     return calls[:-1] if fqn is not None and program.module[fqn].leaf else calls
 
@@ -73,8 +73,8 @@ def build(graph: StageGraph, extents: Extents, *, helpers: bool) -> Scope:
     """Return the call tree of a stage."""
     root = Scope("stage", graph.program.calls[0], "")
     stack = [root]
-    for name in graph.nodes:
-        path = tuple(i for i in _path(graph.program, name) if i != root.call.index)
+    for name, node in graph.nodes.items():
+        path = tuple(i for i in _path(graph.program, node) if i != root.call.index)
         depth = 0
         while depth < len(path) and depth + 1 < len(stack):
             if stack[depth + 1].call.index != path[depth]:

@@ -25,9 +25,7 @@ class Attention(nn.Module):
         self.out = nn.Linear(40, 40)
 
     def forward(self, x):
-        query = (
-            self.query(x).unflatten(-1, (4, -1)).transpose(1, 2) * 0.31622776601683794
-        )
+        query = self.query(x).unflatten(-1, (4, -1)).transpose(1, 2) * 10**-0.5
         scores = query @ self.key(x).unflatten(-1, (4, -1)).transpose(1, 2).transpose(
             -2, -1
         )

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 
-class Attention(nn.Module):
+class AttentionEncoder(nn.Module):
     """encoder.2.attention.
 
     Args:
@@ -25,9 +25,7 @@ class Attention(nn.Module):
         self.out = nn.Linear(40, 40)
 
     def forward(self, x):
-        query = (
-            self.query(x).unflatten(-1, (4, -1)).transpose(1, 2) * 0.31622776601683794
-        )
+        query = self.query(x).unflatten(-1, (4, -1)).transpose(1, 2) * 10**-0.5
         scores = query @ self.key(x).unflatten(-1, (4, -1)).transpose(1, 2).transpose(
             -2, -1
         )
@@ -58,7 +56,7 @@ class FeedForward(nn.ModuleDict):
         return x
 
 
-class Attention2(nn.Module):
+class Attention(nn.Module):
     """decoder.0..1.attention.
 
     Args:
@@ -77,9 +75,7 @@ class Attention2(nn.Module):
         self.out = nn.Linear(40, 40)
 
     def forward(self, x, mask):
-        query = (
-            self.query(x).unflatten(-1, (4, -1)).transpose(1, 2) * 0.31622776601683794
-        )
+        query = self.query(x).unflatten(-1, (4, -1)).transpose(1, 2) * 10**-0.5
         scores = query @ self.key(x).unflatten(-1, (4, -1)).transpose(1, 2).transpose(
             -2, -1
         )
@@ -89,7 +85,7 @@ class Attention2(nn.Module):
         return self.out(mixed.transpose(1, 2).flatten(2))
 
 
-class Attention3(nn.Module):
+class AttentionCross(nn.Module):
     """decoder.0..1.cross.
 
     Args:
@@ -109,7 +105,7 @@ class Attention3(nn.Module):
 
     def forward(self, x, memory):
         x = self.query(x)
-        query = x.unflatten(-1, (4, -1)).transpose(1, 2) * 0.31622776601683794
+        query = x.unflatten(-1, (4, -1)).transpose(1, 2) * 10**-0.5
         x = self.key(memory)
         scores = query @ x.unflatten(-1, (4, -1)).transpose(1, 2).transpose(-2, -1)
         x = self.value(memory)
@@ -129,7 +125,7 @@ class EncoderBlock(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.attention = Attention()
+        self.attention = AttentionEncoder()
         self.feed_forward = FeedForward()
         self.norm1 = nn.LayerNorm(40)
         self.norm2 = nn.LayerNorm(40)
@@ -153,8 +149,8 @@ class DecoderBlock(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.attention = Attention2()
-        self.cross = Attention3()
+        self.attention = Attention()
+        self.cross = AttentionCross()
         self.feed_forward = FeedForward()
         self.norm1 = nn.LayerNorm(40)
         self.norm2 = nn.LayerNorm(40)
@@ -193,5 +189,4 @@ class Stage1(nn.Module):
         x = self.embed(target) + self.positions[:tgt]
         for block in self.decoder:
             x = block(x, memory, self.causal[:tgt, :tgt])
-        part = self.causal[:tgt, :tgt]
-        return memory, x, part
+        return memory, x, self.causal[:tgt, :tgt]

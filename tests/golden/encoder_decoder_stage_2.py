@@ -26,9 +26,7 @@ class Attention(nn.Module):
         self.out = nn.Linear(40, 40)
 
     def forward(self, x, mask):
-        query = (
-            self.query(x).unflatten(-1, (4, -1)).transpose(1, 2) * 0.31622776601683794
-        )
+        query = self.query(x).unflatten(-1, (4, -1)).transpose(1, 2) * 10**-0.5
         scores = query @ self.key(x).unflatten(-1, (4, -1)).transpose(1, 2).transpose(
             -2, -1
         )
@@ -38,7 +36,7 @@ class Attention(nn.Module):
         return self.out(mixed.transpose(1, 2).flatten(2))
 
 
-class Attention2(nn.Module):
+class AttentionCross(nn.Module):
     """decoder.2..3.cross.
 
     Args:
@@ -58,7 +56,7 @@ class Attention2(nn.Module):
 
     def forward(self, x, memory):
         x = self.query(x)
-        query = x.unflatten(-1, (4, -1)).transpose(1, 2) * 0.31622776601683794
+        query = x.unflatten(-1, (4, -1)).transpose(1, 2) * 10**-0.5
         x = self.key(memory)
         scores = query @ x.unflatten(-1, (4, -1)).transpose(1, 2).transpose(-2, -1)
         x = self.value(memory)
@@ -103,7 +101,7 @@ class DecoderBlock(nn.Module):
     def __init__(self):
         super().__init__()
         self.attention = Attention()
-        self.cross = Attention2()
+        self.cross = AttentionCross()
         self.feed_forward = FeedForward()
         self.norm1 = nn.LayerNorm(40)
         self.norm2 = nn.LayerNorm(40)

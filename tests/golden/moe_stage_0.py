@@ -30,13 +30,12 @@ class Experts(nn.Module):
     def forward(self, x):
         scores = self.router(x)
         weights = scores.softmax(-1)
-        part, part_2 = weights.topk(2, dim=-1)
-        gates = torch.zeros_like(weights).scatter(-1, part_2, part)
+        values, indices = weights.topk(2, dim=-1)
+        gates = torch.zeros_like(weights).scatter(-1, indices, values)
         gates = gates / gates.sum(-1, keepdim=True)
         hidden = F.gelu(torch.einsum("btw,ewh->bteh", x, self.up))
         answers = torch.einsum("bteh,ehw->btew", hidden, self.down)
-        sum_ = (gates.unsqueeze(-1) * answers).sum(2)
-        return weights, sum_
+        return weights, (gates.unsqueeze(-1) * answers).sum(2)
 
 
 class Block(nn.Module):
@@ -55,9 +54,7 @@ class Block(nn.Module):
         super().__init__()
         self.norm1 = nn.LayerNorm(32)
         self.norm2 = nn.LayerNorm(32)
-        self.attention = nn.MultiheadAttention(
-            32, 4, kdim=32, vdim=32, batch_first=True
-        )
+        self.attention = nn.MultiheadAttention(32, 4, batch_first=True)
         self.experts = Experts()
 
     def forward(self, x, mask):
@@ -67,8 +64,7 @@ class Block(nn.Module):
         )
         x = x + mixed
         weights, answer = self.experts(self.norm2(x))
-        total = x + answer
-        return weights, total
+        return weights, x + answer
 
 
 class Stage0(nn.Module):
@@ -79,7 +75,7 @@ class Stage0(nn.Module):
 
     Returns:
         weight: (batch, seq, 4)
-        weights: (batch, seq, 4)
+        blocks: (batch, seq, 4)
         x: (batch, seq, 32)
         part: (seq, seq) bool
     """
@@ -104,6 +100,5 @@ class Stage0(nn.Module):
         seq = ids.shape[1]
         x = self.embed(ids)
         weight, x = self.blocks[0](x, self.future[:seq, :seq])
-        weights, x = self.blocks[1](x, self.future[:seq, :seq])
-        part = self.future[:seq, :seq]
-        return weight, weights, x, part
+        blocks, x = self.blocks[1](x, self.future[:seq, :seq])
+        return weight, blocks, x, self.future[:seq, :seq]

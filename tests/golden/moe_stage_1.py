@@ -28,13 +28,12 @@ class Experts(nn.Module):
     def forward(self, x):
         scores = self.router(x)
         weights = scores.softmax(-1)
-        part, part_2 = weights.topk(2, dim=-1)
-        gates = torch.zeros_like(weights).scatter(-1, part_2, part)
+        values, indices = weights.topk(2, dim=-1)
+        gates = torch.zeros_like(weights).scatter(-1, indices, values)
         gates = gates / gates.sum(-1, keepdim=True)
         hidden = F.gelu(torch.einsum("btw,ewh->bteh", x, self.up))
         answers = torch.einsum("bteh,ehw->btew", hidden, self.down)
-        sum_ = (gates.unsqueeze(-1) * answers).sum(2)
-        return weights, sum_
+        return weights, (gates.unsqueeze(-1) * answers).sum(2)
 
 
 class Block(nn.Module):
@@ -53,9 +52,7 @@ class Block(nn.Module):
         super().__init__()
         self.norm1 = nn.LayerNorm(32)
         self.norm2 = nn.LayerNorm(32)
-        self.attention = nn.MultiheadAttention(
-            32, 4, kdim=32, vdim=32, batch_first=True
-        )
+        self.attention = nn.MultiheadAttention(32, 4, batch_first=True)
         self.experts = Experts()
 
     def forward(self, x, mask):
@@ -65,8 +62,7 @@ class Block(nn.Module):
         )
         x = x + mixed
         weights, answer = self.experts(self.norm2(x))
-        total = x + answer
-        return weights, total
+        return weights, x + answer
 
 
 class Stage1(nn.Module):
@@ -95,10 +91,8 @@ class Stage1(nn.Module):
 
     def forward(self, weight, weights, x, mask):
         seq = weight.shape[1]
-        weights_2, x = self.blocks["2"](x, mask)
-        weights_3, x = self.blocks["3"](x, self.future[:seq, :seq])
-        share = torch.stack([weight, weights, weights_2, weights_3]).mean((1, 2))
+        blocks, x = self.blocks["2"](x, mask)
+        blocks_2, x = self.blocks["3"](x, self.future[:seq, :seq])
+        share = torch.stack([weight, weights, blocks, blocks_2]).mean((1, 2))
         balance = share.square().sum(-1).mean() * 4
-        head = self.head(self.norm(x))
-        detach = share.detach()
-        return balance, head, detach
+        return balance, self.head(self.norm(x)), share.detach()

@@ -78,6 +78,6 @@ class Stage2(nn.Module):
         self.classify = nn.Linear(24, 6)
 
     def forward(self, x):
-        relu = self.blocks["4"](x)
-        x = self.pool(self.blocks["5"](relu)).flatten(1)
+        blocks = self.blocks["4"](x)
+        x = self.pool(self.blocks["5"](blocks)).flatten(1)
         return self.classify(x)

@@ -42,19 +42,7 @@ class Down(nn.Module):
         self.second = Convolution(out_channels, out_channels)
 
     def forward(self, x):
-        return self.second(
-            self.first(
-                F.max_pool2d(
-                    x,
-                    2,
-                    stride=None,
-                    padding=0,
-                    dilation=1,
-                    ceil_mode=False,
-                    return_indices=False,
-                )
-            )
-        )
+        return self.second(self.first(F.max_pool2d(x, 2)))
 
 
 class Stage0(nn.Module):
@@ -65,8 +53,8 @@ class Stage0(nn.Module):
 
     Returns:
         x: (batch, 8, 32, 32)
-        silu: (batch, 12, 16, 16)
-        silu_2: (batch, 16, 8, 8)
+        down: (batch, 12, 16, 16)
+        down_2: (batch, 16, 8, 8)
     """
 
     def __init__(self):
@@ -76,6 +64,6 @@ class Stage0(nn.Module):
 
     def forward(self, images):
         x = self.stem(images)
-        silu = self.down[0](x)
-        silu_2 = self.down[1](silu)
-        return x, silu, silu_2
+        down = self.down[0](x)
+        down_2 = self.down[1](down)
+        return x, down, down_2

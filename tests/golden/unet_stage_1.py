@@ -43,19 +43,7 @@ class Down(nn.Module):
         self.second = Convolution(24, 24)
 
     def forward(self, x):
-        return self.second(
-            self.first(
-                F.max_pool2d(
-                    x,
-                    2,
-                    stride=None,
-                    padding=0,
-                    dilation=1,
-                    ceil_mode=False,
-                    return_indices=False,
-                )
-            )
-        )
+        return self.second(self.first(F.max_pool2d(x, 2)))
 
 
 class Up(nn.Module):
@@ -75,15 +63,7 @@ class Up(nn.Module):
         self.second = Convolution(16, 16)
 
     def forward(self, x, skip):
-        x = F.interpolate(
-            x,
-            size=None,
-            scale_factor=2.0,
-            mode="nearest",
-            align_corners=None,
-            recompute_scale_factor=None,
-            antialias=False,
-        )
+        x = F.interpolate(x, scale_factor=2.0)
         return self.second(self.first(torch.cat([x, skip], dim=1)))
 
 

@@ -44,15 +44,7 @@ class Up(nn.Module):
         self.second = Convolution(out_channels, out_channels)
 
     def forward(self, x, skip):
-        x = F.interpolate(
-            x,
-            size=None,
-            scale_factor=2.0,
-            mode="nearest",
-            align_corners=None,
-            recompute_scale_factor=None,
-            antialias=False,
-        )
+        x = F.interpolate(x, scale_factor=2.0)
         return self.second(self.first(torch.cat([x, skip], dim=1)))
 
 

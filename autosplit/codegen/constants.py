@@ -1,0 +1,42 @@
+"""Numbers that people write as a formula."""
+
+from __future__ import annotations
+
+import math
+
+from autosplit.codegen.expressions import (
+    Attribute,
+    Binary,
+    Expr,
+    Number,
+    Text,
+    call,
+    dotted,
+)
+
+_LARGEST_COUNT = 4096
+_SMALLEST = {
+    -3.4028234663852886e38: "torch.float32",
+    -65504.0: "torch.float16",
+    -3.3895313892515355e38: "torch.bfloat16",
+    -1.7976931348623157e308: "torch.float64",
+}
+
+
+def spell(number: Number) -> Expr:
+    """Return a formula that evaluates to exactly ``number``, or the number itself."""
+    value = number.value
+    if isinstance(value, int):
+        return number
+    if value in _SMALLEST:
+        return Attribute(call("torch.finfo", dotted(_SMALLEST[value])), "min")
+    if value == math.sqrt(2 / math.pi):
+        return call("math.sqrt", Binary("/", Text("2"), Text("math.pi")))
+    if not 0 < value < 1 or len(repr(value)) < 8:
+        return number
+    count = round(value**-2)
+    if 1 < count <= _LARGEST_COUNT and count**-0.5 == value:
+        return Binary("**", Text(str(count)), Text("-0.5"))
+    if 1 < count <= _LARGEST_COUNT and 1 / math.sqrt(count) == value:
+        return Binary("/", Text("1"), call("math.sqrt", Text(str(count))))
+    return number
