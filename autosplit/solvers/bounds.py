@@ -20,6 +20,10 @@ GROWTH = (1.003, 1.02, 1.08, 1.25, 1.6, 2.2, 3.5, 6.0, 12.0, 40.0)
 """Multiples of the lower bound that are tried as T until an order has a plan."""
 
 
+GRACE_S = 2.0
+"""Seconds beyond a time limit that may go into finding any plan at all."""
+
+
 def best_of_orders(
     inst: Instance,
     *,
@@ -28,6 +32,7 @@ def best_of_orders(
     memory: bool = True,
     deadline: float = float("inf"),
     lower: float | None = None,
+    width: int = 1500,
 ) -> ChainPlan | None:
     """Return the best plan (by largest load) over several topological orders.
 
@@ -45,11 +50,13 @@ def best_of_orders(
         Value of ``time.monotonic`` after which no further order is started.
     lower
         A bound of the largest load; a plan that meets it ends the search.
+    width
+        Most prefixes of an order that are candidates for one boundary.
     """
     lower = inst.lower_bound() if lower is None else lower
     best: ChainPlan | None = None
     for order in topological_orders(inst, count):
-        source = PrefixCuts(inst, order)
+        source = PrefixCuts(inst, order, width)
         for limit in _limits(inst, lower, most):
             try:
                 plan = ChainSearch(inst, source, limit, memory=memory, deadline=deadline).run()
@@ -72,6 +79,11 @@ def _limits(inst: Instance, lower: float, most: float) -> list[float]:
     if most < worst:
         return [most]
     return [lower * factor for factor in GROWTH if lower * factor < loosest] + [loosest]
+
+
+def any_plan(inst: Instance) -> ChainPlan | None:
+    """Return some plan, coarse but quick, for when the time is up without one."""
+    return best_of_orders(inst, count=3, width=200, deadline=time.monotonic() + GRACE_S)
 
 
 def loosest_load(inst: Instance) -> float:

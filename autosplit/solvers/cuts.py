@@ -156,6 +156,12 @@ class Cut:
         """Least cost, cost per link (downsets, links), bytes received and bytes returned."""
         inst = self.inst
         values = np.vstack([inst.least_cost, inst.net_cost, inst.received, inst.returned])
+        total = self._sums_nested(values) if self.nested else self._sums_crossing(values)
+        return total[:, 0], total[:, 1:-2], total[:, -2], total[:, -1]
+
+    def _sums_crossing(self, values: Floats) -> Floats:
+        """Return sums over the crossing nets for each downset."""
+        inst = self.inst
         alive = (self.base_pins > 0) & (inst.to_end | (self.base_pins < inst.net_size))
         alive[self.varying_nets] = False
         total = np.broadcast_to(values[:, alive].sum(axis=1), (len(self), len(values))).copy()
@@ -164,7 +170,21 @@ class Cut:
             inside = self.pins_inside(nets)
             cut = (inside > 0) & (inst.to_end[nets] | (inside < inst.net_size[nets]))
             total += cut @ values[:, nets].T
-        return total[:, 0], total[:, 1:-2], total[:, -2], total[:, -1]
+        return total
+
+    def _sums_nested(self, values: Floats) -> Floats:
+        """Return the same for growing downsets, where a net crosses an interval of them."""
+        inst, rows = self.inst, len(self)
+        change = np.zeros((rows + 1, len(values)))
+        if inst.num_nets:
+            entry = np.where(self.base, 0, rows)
+            entry[self.free] = np.where(self.bits.any(axis=0), self.bits.argmax(axis=0), rows)
+            entries, starts = entry[inst.net_pins], inst.net_start[:-1]
+            last = np.where(inst.to_end, rows, np.maximum.reduceat(entries, starts))
+            np.add.at(change, np.minimum.reduceat(entries, starts), values.T)
+            np.subtract.at(change, last, values.T)
+        total: Floats = np.maximum(change.cumsum(axis=0)[:rows], 0.0)
+        return total
 
     def fits(self, window: Window) -> Bools:
         """Return which downsets lie in a window."""

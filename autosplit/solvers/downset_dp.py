@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 
 from autosplit.solvers.base import SOLVERS, ChainProblem, Solution, Status
-from autosplit.solvers.bounds import GROWTH, best_of_orders, loosest_load, step_bound
+from autosplit.solvers.bounds import GROWTH, any_plan, best_of_orders, loosest_load, step_bound
 from autosplit.solvers.chain_dp import ChainPlan, ChainSearch
 from autosplit.solvers.contract import Contraction, contract
 from autosplit.solvers.cuts import TooManyError
@@ -79,6 +79,7 @@ class _Run:
                 self._search(view, memory)
             except TooManyError:
                 self.notes.append("dp: a window holds too many downsets, or the time is up")
+                self._offer_any()
                 break
             except InfeasibleViewError:
                 return self._answer("infeasible")
@@ -213,6 +214,14 @@ class _Run:
                 kind_of=kinds,
                 recompute=chosen,
             )
+
+    def _offer_any(self) -> None:
+        """Find some plan where there is none yet: coarse and quick, whatever the time."""
+        whole = Contraction(self.problem, tuple(range(self.problem.num_nodes)))
+        if self.best is None:
+            plan = any_plan(self.inst)
+            if plan is not None:
+                self._offer(whole, plan)
 
     def _offer_recomputed(self) -> None:
         """Offer the best plans over orders that recompute nothing, and that may everything."""

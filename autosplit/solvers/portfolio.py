@@ -7,7 +7,7 @@ import time
 
 from autosplit.errors import AutosplitError
 from autosplit.solvers.base import SOLVERS, ChainProblem, Solution
-from autosplit.solvers.bounds import best_of_orders
+from autosplit.solvers.bounds import any_plan, best_of_orders
 from autosplit.solvers.evaluate import evaluate
 from autosplit.solvers.instance import Instance
 
@@ -74,7 +74,7 @@ def solve(
 def _incumbent(problem: ChainProblem, deadline: float) -> Solution:
     """Return the best plan over a few topological orders."""
     inst = Instance(problem)
-    plan = best_of_orders(inst, deadline=deadline)
+    plan = best_of_orders(inst, deadline=deadline) or any_plan(inst)
     if plan is None:
         return Solution(None, float("inf"), 0.0, "unknown", "bounds", 0.0)
     kinds = plan.kind_of if problem.kinds else ()
