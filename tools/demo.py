@@ -55,12 +55,13 @@ def main() -> None:
 
 def autosplit(*arguments: str) -> None:
     """Run a command as a user would, and show it."""
-    run([str(Path(sys.executable).with_name("autosplit")), *arguments], "autosplit")
+    run([str(Path(sys.executable).with_name("autosplit")), *arguments])
 
 
-def run(command: list[str], name: str | None = None) -> None:
+def run(command: list[str]) -> None:
     """Show and run a command; the demo ends where one fails."""
-    shown = shlex.join([name or command[0], *command[1:]])
+    name = Path(command[0]).name if Path(command[0]).is_absolute() else command[0]
+    shown = shlex.join([name, *command[1:]]).replace(str(ROOT), "$PWD")
     console.print(f"\n$ {shown}", style="bold", markup=False, soft_wrap=True)
     sys.stdout.flush()
     if status := subprocess.run(command).returncode:
