@@ -160,7 +160,7 @@ def _body(
 ) -> None:
     """Write the statements of a scope, and name its values."""
     scope.same_helper = functions.same
-    taken = {helpers.wished_name(inner) for inner in scope.scopes() if inner.kind == "function"}
+    taken = {helper.name for helper in functions.distinct}
     forced: set[str] = set()
     while True:
         lines = statements.statements(

@@ -228,8 +228,8 @@ def _reads(scope: Scope, statement: Statement) -> list[str]:
 
 def _free(occupied: dict[str, list[_Variable]], name: str, variable: _Variable) -> bool:
     return all(
-        (variable.start >= other.end and variable.start != other.start)
-        or other.start >= variable.end
+        variable.start != other.start
+        and (variable.start >= other.end or other.start >= variable.end)
         for other in occupied.get(name, ())
     )
 

@@ -62,13 +62,12 @@ def simplify(graph: StageGraph) -> None:
 def substitute(graph: StageGraph, name: str, source: str) -> None:
     """Let all readers of one value read another instead."""
     readers = graph.readers.pop(name, [])
-    graph.nodes.pop(name, None)
+    _remove(graph, name)
     for reader in dict.fromkeys(readers):
         if reader in graph.nodes:
             graph.nodes[reader] = _reading(graph.nodes[reader], {name: source})
     graph.give[:] = [source if value == name else value for value in graph.give]
     graph.readers.setdefault(source, []).extend(readers)
-    graph.readers[source] = [each for each in graph.readers[source] if each != name]
     for names in graph.names.values():
         kept = names.setdefault(source, [])
         kept += [each for each in names.pop(name, []) if each not in kept]
@@ -79,10 +78,13 @@ def substitute(graph: StageGraph, name: str, source: str) -> None:
 def drop_dead(graph: StageGraph) -> None:
     """Drop operations without effect whose value nobody reads any more."""
     for name in reversed(list(graph.nodes)):
-        if graph.readers.get(name) or graph.effect(name):
-            continue
-        for value in graph.nodes.pop(name).inputs():
-            graph.readers[value] = [each for each in graph.readers[value] if each != name]
+        if not graph.readers.get(name) and not graph.effect(name):
+            _remove(graph, name)
+
+
+def _remove(graph: StageGraph, name: str) -> None:
+    for value in graph.nodes.pop(name).inputs():
+        graph.readers[value] = [each for each in graph.readers[value] if each != name]
 
 
 def _may_replace(graph: StageGraph, name: str, source: str) -> bool:
