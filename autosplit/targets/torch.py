@@ -19,7 +19,7 @@ from autosplit.stages import Routing
 from autosplit.types import Artifact, Plan
 
 _VERSION = [1, 0]
-_SCHEDULES = ("gpipe", "1f1b")
+_SCHEDULES = ("gpipe", "1f1b", "looped-bfs", "interleaved")
 _COPIED = ("train.py", "infer.py", "checkpoint.py", "pipeline/*.py")
 _TEMPLATES = Path(__file__).parent / "templates" / "torch"
 
@@ -42,7 +42,7 @@ class TorchTarget:
             If the plan's schedule is one that this runtime does not run.
         """
         _check(plan)
-        launch = Launch(ranks=len(plan.stages))
+        launch = Launch(ranks=max(stage.rank for stage in plan.stages) + 1)
         found = [
             *_copied(),
             *(Artifact(f"stages/stage_{each.index}.py", each.text) for each in sources),
@@ -64,14 +64,12 @@ def _check(plan: Plan) -> None:
             hint=f"plan with --schedule {' or '.join(_SCHEDULES)}",
         )
     ranks = [stage.rank for stage in plan.stages]
-    if ranks != list(range(len(ranks))):
+    count = max(ranks) + 1
+    if ranks != [stage % count for stage in range(len(ranks))] or len(ranks) % count:
         raise AutosplitError(
-            "target torch runs stage K on rank K",
+            f"target torch runs stage K of {len(ranks)} on rank K modulo the number of ranks",
             cause=f"the plan places its stages on ranks {', '.join(map(str, ranks))}",
         )
-
-
-# ---------------------------------------------------------------- files copied as they are
 
 
 def _copied() -> Iterator[Artifact]:

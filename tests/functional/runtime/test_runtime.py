@@ -11,8 +11,12 @@ from tests.functional.processes import torchrun
 from tests.functional.runtime.scenarios import SCENARIOS
 
 WORKER = Path(__file__).with_name("worker.py")
-RUNS = {2: ("gpipe/0", "1f1b/1"), 3: ("1f1b/0", "gpipe/1")}
-SLOW = {2: ("1f1b/0", "gpipe/1"), 3: ("gpipe/0", "1f1b/1"), 4: ("1f1b/0", "gpipe/0", "1f1b/1")}
+RUNS = {2: ("gpipe/0", "1f1b/1", "interleaved/0"), 3: ("1f1b/0", "gpipe/1")}
+SLOW = {
+    2: ("1f1b/0", "gpipe/1", "looped-bfs/1"),
+    3: ("gpipe/0", "1f1b/1"),
+    4: ("1f1b/0", "gpipe/0", "1f1b/1"),
+}
 NAMES = [make.__name__ for make in SCENARIOS]
 TOLERANCE = 1e-6
 

@@ -33,6 +33,7 @@ from tests.functional.runtime.recipes import Recipe, RecipeStage
 from tests.functional.runtime.scenarios import SCENARIOS, dropout, skips
 
 MICROBATCHES = 4
+PER_RANK = {"interleaved": 2, "looped-bfs": 2}
 
 
 def cut(recipe: Recipe, count: int, shift: int) -> dict[str, int]:
@@ -47,13 +48,15 @@ def cut(recipe: Recipe, count: int, shift: int) -> dict[str, int]:
 class Case:
     """One scenario cut in one way, on one rank."""
 
-    def __init__(self, recipe: Recipe, processes: Processes, shift: int, folder: Path) -> None:
+    def __init__(
+        self, recipe: Recipe, processes: Processes, shift: int, per_rank: int, folder: Path
+    ) -> None:
         self.recipe = recipe
         program = recipe.program()
-        count = processes.world
+        count = processes.world * per_rank
         specs, routing = split(program, cut(recipe, count, shift), count)
         run = {
-            "ranks": list(range(count)),
+            "ranks": [stage % processes.world for stage in range(count)],
             "schedule": "1f1b",
             "microbatches": MICROBATCHES,
             "microbatch_size": 2,
@@ -67,7 +70,9 @@ class Case:
 
     def pipeline(self, schedule: str) -> Pipeline:
         """Return a fresh pipeline."""
-        stages = {k: self.factories[k]() for k in self.processes.stages}
+        owners = enumerate(self.routing.run.ranks)
+        mine = [stage for stage, owner in owners if owner == self.processes.rank]
+        stages = {stage: self.factories[stage]() for stage in mine}
         made = Pipeline(
             self.routing,
             stages,
@@ -172,9 +177,9 @@ def copies_are_equal(case: Case, pipeline: Pipeline) -> bool:
     )
 
 
-def switch(case: Case) -> dict[str, float]:
+def switch(case: Case, schedule: str) -> dict[str, float]:
     """Dropout is on after ``train()`` and off after ``train(False)``."""
-    pipeline = case.pipeline("gpipe")
+    pipeline = case.pipeline(schedule)
     means = []
     for mode in (True, False, False):
         pipeline.train(mode)
@@ -187,9 +192,9 @@ def switch(case: Case) -> dict[str, float]:
     return {"switch": 0.0 if off_is_steady and on_differs else float("inf")}
 
 
-def infer(case: Case) -> dict[str, float]:
+def infer(case: Case, schedule: str) -> dict[str, float]:
     """Inference over a batch that does not divide evenly."""
-    pipeline = case.pipeline("gpipe")
+    pipeline = case.pipeline(schedule)
     pipeline.train(False)
     root = case.recipe.make_root().eval()
     parts = case.batch(9)
@@ -212,11 +217,11 @@ def main(folder: Path, runs: list[str]) -> None:
     with start(Probe(world), device="cpu", threads=1, timeout_s=60) as processes:  # type: ignore[arg-type]
         for make in SCENARIOS:
             for schedule, shift in (run.split("/") for run in runs):
-                case = Case(make(), processes, int(shift), folder)
+                case = Case(make(), processes, int(shift), PER_RANK.get(schedule, 1), folder)
                 results[f"{make.__name__} {schedule}/{shift}"] = {
                     **train(case, schedule),
-                    **infer(case),
-                    **(switch(case) if make is dropout else {}),
+                    **infer(case, schedule),
+                    **(switch(case, schedule) if make is dropout else {}),
                     **(disagreement(case) if make is skips else {}),
                 }
     (folder / f"result_{processes.rank}.json").write_text(json.dumps(results))

@@ -68,8 +68,8 @@ def test_one_process_joins_and_leaves(tmp_path, environment):
             assert processes.device.type == "cpu"
 
 
-def test_unknown_schedules_are_refused():
-    with pytest.raises(PipelineError, match="unknown schedule 'zb': choose gpipe or 1f1b"):
-        make_schedule("zb", [], 1, None)
-    with pytest.raises(PipelineError, match="1f1b runs one stage on each rank, not 2"):
-        make_schedule("1f1b", [None, None], 1, None)  # type: ignore[list-item]
+@pytest.mark.parametrize(("name", "stages"), [("zb", 1), ("interleaved", 1), ("1f1b", 2)])
+def test_schedules_that_do_not_fit_are_refused(name, stages):
+    message = f"schedule '{name}' does not run {stages} stages on each rank: choose "
+    with pytest.raises(PipelineError, match=message):
+        make_schedule(name, [None] * stages, 1, None)  # type: ignore[list-item]

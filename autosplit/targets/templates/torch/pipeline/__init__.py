@@ -8,11 +8,9 @@ from .processes import Processes, start
 from .results import save_checkpoint, save_dump
 from .routing import Routing, read_routing
 from .runner import Pipeline
-from .schedules import SCHEDULES
 from .weights import load_stage, stage_tensors
 
 __all__ = [
-    "SCHEDULES",
     "Microbatch",
     "Pipeline",
     "PipelineError",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .errors import PipelineError
 from .routing import Routing
-from .schedules import SCHEDULES
+from .schedules import schedule_names
 
 
 def positive(text: str) -> int:
@@ -39,7 +39,7 @@ def add_run_options(parser: argparse.ArgumentParser, routing: Routing) -> None:
     )
     parser.add_argument(
         "--schedule",
-        choices=tuple(SCHEDULES),
+        choices=schedule_names(run.stages_per_rank),
         default=run.schedule,
         help="order of work (default: %(default)s)",
     )

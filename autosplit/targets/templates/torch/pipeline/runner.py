@@ -10,14 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
-from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 
 from .batches import Microbatch
 from .errors import PipelineError
 from .metadata import FakeChain, Meta
 from .relay import Relay
 from .routing import Routing
-from .schedules import make_schedule
+from .schedules import Schedule, make_schedule
 from .shared import SharedGradients
 from .tree import rebuild
 
@@ -43,7 +42,7 @@ class Pipeline:
     loss
         ``loss(output, *targets)``, a scalar; None for inference.
     schedule
-        A name in ``SCHEDULES``.
+        A name in ``schedules.SINGLE``, or ``schedules.MULTI`` for several stages on a rank.
     """
 
     def __init__(
@@ -65,9 +64,7 @@ class Pipeline:
         self._relays = {k: Relay(stage, k, routing) for k, stage in self.stages.items()}
         self._chain = FakeChain(routing, factories, device)
         self._shared = SharedGradients(routing, self.stages, device)
-        self._schedules: OrderedDict[Any, tuple[PipelineScheduleSingle, dict[str, Meta]]] = (
-            OrderedDict()
-        )
+        self._schedules: OrderedDict[Any, tuple[Schedule, dict[str, Meta]]] = OrderedDict()
         self._running: Sequence[Microbatch] = ()
         self._weights: Sequence[float] = ()
         self._losses: list[Tensor] = []
@@ -152,7 +149,7 @@ class Pipeline:
 
     def _schedule(
         self, parts: Sequence[Microbatch], backward: bool
-    ) -> tuple[PipelineScheduleSingle, dict[str, Meta]]:
+    ) -> tuple[Schedule, dict[str, Meta]]:
         """Return the schedule for micro-batches of this shape; buffers belong to one shape."""
         key = (backward, self.training, len(parts), parts[0].signature)
         if key not in self._schedules:
