@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -10,35 +11,24 @@ from torch import Tensor, nn
 from autosplit.stages.types import Routing
 from autosplit.types import Comparison
 from autosplit.verification.compare import compare
+from autosplit.verification.folder import Export
 
 
-def load_merged(
-    saved: Sequence[dict[str, Tensor]], routing: Routing, model: nn.Module
-) -> Comparison:
-    """Merge the stages' weights, load them strictly into ``model``, compare what it then holds.
+def load_merged(export: Export, model: nn.Module) -> Comparison:
+    """Load the merged checkpoint strictly into ``model`` and compare what it then holds.
 
     Every parameter and buffer must be held by one stage, or by exactly those that the routing
     table declares to share it; copies must be equal bit by bit.
     """
-    merged: dict[str, Tensor] = {}
-    for tensors in saved:
-        merged.update(tensors)
-    for name, first in routing.aliases:
-        if first in merged:
-            merged.setdefault(name, merged[first])
-    faults = [*_undeclared(saved, routing), *_unequal(saved, routing)]
+    faults = [*_undeclared(export.saved, export.routing), *_unequal(export.saved, export.routing)]
+    if isinstance(export.merged, str):
+        return Comparison("checkpoint", 0, 0.0, None, (*faults, export.merged))
     try:
-        model.load_state_dict(merged, strict=True)
+        model.load_state_dict(export.merged, strict=True)
     except RuntimeError as error:
         faults.append(" ".join(str(error).split()))
-    outcome = compare("checkpoint", model.state_dict(), merged)
-    return Comparison(
-        "checkpoint",
-        outcome.compared,
-        outcome.largest,
-        outcome.worst,
-        (*faults, *outcome.faults),
-    )
+    outcome = compare("checkpoint", model.state_dict(), export.merged)
+    return replace(outcome, faults=(*faults, *outcome.faults))
 
 
 def _undeclared(saved: Sequence[dict[str, Tensor]], routing: Routing) -> Iterator[str]:

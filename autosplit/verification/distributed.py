@@ -64,7 +64,7 @@ def check_processes(export: Export, loaded: LoadedModel, steps: Sequence[Step]) 
         found = [_collect(Path(folder), number) for number in range(len(steps))]
     checks = []
     for step, tensors in zip(steps, found, strict=True):
-        load_merged(export.saved, export.routing, loaded.model)
+        load_merged(export, loaded.model)
         against = _compare_training if step.mode == "train" else _compare_inference
         comparisons = tuple(against(export, loaded, step, tensors))
         checks.append(

@@ -32,6 +32,9 @@ class Export:
         The folder's own modules, with weights and buffers loaded.
     saved
         What the weight file of each stage holds.
+    merged
+        The checkpoint that the folder's own ``checkpoint.py`` merges from these; in words why
+        it cannot.
     """
 
     folder: Path
@@ -39,6 +42,7 @@ class Export:
     routing: Routing
     stages: list[nn.Module]
     saved: list[dict[str, Tensor]]
+    merged: dict[str, Tensor] | str
 
 
 def read_export(folder: Path) -> Export:
@@ -55,7 +59,8 @@ def read_export(folder: Path) -> Export:
         for index in range(len(routing.stages)):
             saved.append(_tensors(folder / "weights" / f"stage_{index}.safetensors"))
             stages.append(_build(folder, index))
-    return Export(folder, plan, routing, stages, saved)
+        merged = _merge(folder)
+    return Export(folder, plan, routing, stages, saved, merged)
 
 
 def read_plan(folder: Path) -> Plan:
@@ -119,6 +124,15 @@ def _build(folder: Path, index: int) -> nn.Module:
     if not isinstance(stage, nn.Module):
         raise DataError(f"Stage{index} of {folder} is not a torch module")
     return stage
+
+
+def _merge(folder: Path) -> dict[str, Tensor] | str:
+    try:
+        routing = importlib.import_module("pipeline").read_routing(folder / "routing.json")
+        merge = importlib.import_module("checkpoint").merge_state
+        return dict(merge(routing, folder / "weights"))
+    except Exception as error:
+        return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:

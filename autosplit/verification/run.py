@@ -60,7 +60,7 @@ def verify(
     """
     export = read_export(Path(folder))
     loaded = load_model(export.plan.model)
-    checkpoint = load_merged(export.saved, export.routing, loaded.model)
+    checkpoint = load_merged(export, loaded.model)
     modes, skipped = _modes(export)
     sizes, fixed = _batch_sizes(export.routing, loaded, batch_sizes)
     skipped += fixed

@@ -54,4 +54,6 @@ def train_in_processes(folder: Path, schedules: Sequence[str] = SCHEDULES) -> li
 def assert_equal(comparisons: Sequence[Comparison], tolerance: float) -> None:
     """Fail with every comparison that does not pass."""
     failed = [replace(each, faults=each.faults[:3]) for each in comparisons]
-    assert not [each for each in failed if not each.passes(tolerance)]
+    failed = [each for each in failed if not each.passes(tolerance)]
+    if failed:
+        raise AssertionError("\n".join(map(repr, failed)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from shutil import copytree, ignore_patterns
+from shutil import copyfile, copytree, ignore_patterns
 
 import torch
 from safetensors.torch import save_file
@@ -16,7 +16,7 @@ from autosplit.serialize import dump, to_data
 from autosplit.stages.types import RoutedValue, Routing, SharedState, StageRoute
 from autosplit.types import ModelRef, Plan, PlanRequest, StageMemory, StagePlan
 
-RUNTIME = Path(autosplit.__file__).parent / "targets" / "templates" / "torch" / "pipeline"
+TEMPLATES = Path(autosplit.__file__).parent / "targets" / "templates" / "torch"
 
 MODEL = '''
 """Tied embedding, BatchNorm, dropout, an in-place operation and a dict as output."""
@@ -100,6 +100,13 @@ class Stage1(nn.Module):
         return self.head(y + x), y
 """
 
+STAGES = """
+from .stage_0 import Stage0
+from .stage_1 import Stage1
+
+STAGES = (Stage0, Stage1)
+"""
+
 ROUTING = Routing(
     stages=(
         StageRoute(("ids",), ("norm", "mean"), ()),
@@ -149,8 +156,9 @@ def write_export(
     """Write an export of the model by hand."""
     (folder / "stages").mkdir(parents=True)
     (folder / "weights").mkdir()
-    copytree(RUNTIME, folder / "pipeline", ignore=ignore_patterns("__pycache__"))
-    (folder / "stages" / "__init__.py").write_text("")
+    copytree(TEMPLATES / "pipeline", folder / "pipeline", ignore=ignore_patterns("__pycache__"))
+    copyfile(TEMPLATES / "checkpoint.py", folder / "checkpoint.py")
+    (folder / "stages" / "__init__.py").write_text(STAGES)
     (folder / "stages" / "stage_0.py").write_text(stage_0)
     (folder / "stages" / "stage_1.py").write_text(stage_1)
     dump(_plan(ref), folder / "plan.json")
