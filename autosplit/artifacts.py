@@ -47,7 +47,7 @@ def write_folder(
         If the folder exists and may not be replaced, or the disk refuses. Nothing is left
         behind then, and the old folder is as it was.
     """
-    target = Path(destination).absolute()
+    target = Path(destination).resolve()
     refuse_folder(target, force=force)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

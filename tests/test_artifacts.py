@@ -85,6 +85,15 @@ def test_force_replaces_nothing_but_exports(tmp_path: Path):
     assert (tmp_path / "empty" / "routing.json").is_file()
 
 
+def test_a_link_is_followed(tmp_path: Path):
+    write_folder(tmp_path / "real", OLD)
+    (tmp_path / "link").symlink_to("real")
+    write_folder(tmp_path / "link", NEW, force=True)
+    assert (tmp_path / "link").is_symlink()
+    assert tree(tmp_path / "real")["routing.json"] == "new\n"
+    assert sorted(os.listdir(tmp_path)) == ["link", "real"]
+
+
 @pytest.mark.parametrize("error", [RuntimeError("no"), KeyboardInterrupt(), OSError(28, "full")])
 def test_a_failure_leaves_the_old_folder_and_nothing_else(tmp_path: Path, error):
     write_folder(tmp_path / "out", OLD)

@@ -106,9 +106,9 @@ def _data_module(plan: Plan) -> str:
     imports = ["load_source"] if batches else ["example_batches"]
     imports += [] if loss else ["own_loss"]
     setup = (
-        f"SOURCE = load_source({json.dumps(source)})"
+        f"SOURCE = load_source({json.dumps(source, ensure_ascii=False)})"
         if batches
-        else ('ROUTING = read_routing(HERE / "routing.json")')
+        else 'ROUTING = read_routing(HERE / "routing.json")'
     )
     return _template("data.py.template").substitute(
         read="" if batches else "from pipeline import read_routing\n",
@@ -145,8 +145,13 @@ def _defined_names(source: str) -> frozenset[str]:
 def _file_of(source: str) -> Path | None:
     if source.endswith(".py"):
         return Path(source) if Path(source).is_file() else None
-    found = find_spec(source) if source else None
-    return Path(found.origin) if found and found.origin else None
+    try:
+        found = find_spec(source) if source else None
+    except ModuleNotFoundError:
+        return None
+    if found is None or found.origin is None or not found.origin.endswith(".py"):
+        return None
+    return Path(found.origin)
 
 
 def _routing_json(plan: Plan, program: Program, routing: Routing) -> str:
@@ -180,11 +185,12 @@ def _report_json(sources: tuple[StageSource, ...]) -> str:
 
 def _readme(plan: Plan) -> str:
     rows = "".join(
-        f"| {k} | {stage.layers[0]} … {stage.layers[-1]} | {len(stage.layers)} |\n"
+        f"| {k} | {stage.rank} | {stage.layers[0]} … {stage.layers[-1]} | {len(stage.layers)} |\n"
         for k, stage in enumerate(plan.stages)
     )
     return _template("README.md.template").substitute(
         stages=len(plan.stages),
+        ranks=max(stage.rank for stage in plan.stages) + 1,
         rows=rows.rstrip("\n"),
         microbatches=plan.request.microbatches,
         schedule=plan.request.schedule,

@@ -116,8 +116,11 @@ def test_the_runtime_reads_the_routing_table(tmp_path: Path):
     ],
 )
 def test_data_comes_from_the_model_file_where_it_has_them(tmp_path, text, batches, loss):
-    (tmp_path / 'od"d.py').write_text(text)
-    made = emit(plan_for(f'{tmp_path / "od"}"d.py:build'))["data.py"]
+    path = tmp_path / 'od"d \N{GRINNING FACE}.py'
+    path.write_text(text)
+    made = emit(plan_for(f"{path}:build"))["data.py"]
+    named = {n.value for n in ast.walk(ast.parse(made)) if isinstance(n, ast.Constant)}
+    assert (str(path) in named) == (batches == "SOURCE.batches")
     called = [ast.unparse(n.func) for n in ast.walk(ast.parse(made)) if isinstance(n, ast.Call)]
     known = {"SOURCE.batches", "SOURCE.loss", "own_loss", "example_batches"}
     assert known & set(called) == {batches, loss}
@@ -128,7 +131,9 @@ def test_a_module_can_hold_the_model_too():
     assert 'SOURCE = load_source("sample_models.gpt")' in made
 
 
-@pytest.mark.parametrize("spec", ["hf:model", "gone.py:build", "no_such_module:build"])
+@pytest.mark.parametrize(
+    "spec", ["hf:model", "gone.py:build", "no_such_module:build", "no_such.module:build", "sys:x"]
+)
 def test_data_is_made_up_where_there_is_none(spec):
     made = emit(plan_for(spec))["data.py"]
     assert "example_batches(ROUTING" in made

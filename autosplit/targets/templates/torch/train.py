@@ -1,4 +1,4 @@
-"""Train the pipeline: one process per stage, started by ``launch.sh``."""
+"""Train the pipeline; ``launch.sh`` starts the processes."""
 
 from __future__ import annotations
 
