@@ -325,8 +325,8 @@ def export_table(stages: Sequence[ExportedStage]) -> Table:
 
 def verification_table(report: VerificationReport) -> Table:
     """Return the largest difference of each kind of tensor, per mode and batch size."""
-    how = "one process per stage" if report.distributed else "one process"
-    table = grid(f"Largest differences, {how}, tolerance {report.tolerance:.0e}")
+    where = "one process, and one process per stage" if report.distributed else "one process"
+    table = grid(f"Largest differences in {where}; tolerance {report.tolerance:.0e}")
     table.add_column("run", no_wrap=True)
     table.add_column("what", no_wrap=True)
     table.add_column("tensors", justify="right")
@@ -337,7 +337,8 @@ def verification_table(report: VerificationReport) -> Table:
         *((_run_name(check), check.comparisons) for check in report.checks),
     ]
     for name, comparisons in runs:
-        for index, each in enumerate(comparisons):
+        shown = [each for each in comparisons if each.compared or each.faults]
+        for index, each in enumerate(shown):
             style = GOOD if each.passes(report.tolerance) else HOT
             table.add_row(
                 "" if index else name,
@@ -359,4 +360,5 @@ def _difference(comparison: Comparison) -> str:
 
 def _run_name(check: BatchCheck) -> str:
     rows = f" × {check.batch_size}" if check.batch_size else ""
-    return f"{check.mode}, {check.microbatches}{rows}"
+    where = f", {check.schedule}" if check.schedule else ""
+    return f"{check.mode}, {check.microbatches}{rows}{where}"

@@ -35,7 +35,7 @@ def verification(largest=3e-8, faults=()):
         checkpoint=Comparison("checkpoint", 14, 0.0),
         checks=(
             BatchCheck("train", 4, 2, comparisons),
-            BatchCheck("eval", 5, 2, comparisons[:1]),
+            BatchCheck("eval", 5, 2, comparisons[:1], "1f1b"),
         ),
         skipped=("other batch sizes: the trace fixed the batch at 4 rows",),
     )
