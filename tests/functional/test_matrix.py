@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from autosplit.cli.main import cli
+from autosplit.errors import ExitCode
 from autosplit.types import ModelRef
 from autosplit.verification import verify
 from tests.functional import walk
@@ -31,7 +34,7 @@ def _matrix() -> Iterator[Any]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("ref", "stages"), _matrix())
+@pytest.mark.parametrize(("ref", "stages"), list(_matrix()))
 def test_the_pipeline_trains_as_the_model(ref: ModelRef, stages: int, tmp_path: Path) -> None:
     folder = walk.exported(ref, stages, tmp_path)
     report = verify(folder)
@@ -44,3 +47,14 @@ def test_the_pipeline_trains_as_the_model(ref: ModelRef, stages: int, tmp_path: 
         assert [each.kind for each in check.comparisons] == ["loss", "gradients", "buffers"]
         assert check.comparisons[1].compared > 0
         walk.assert_equal(check.comparisons, TOLERANCE)
+
+
+def test_a_branch_on_values_is_refused(cases_dir: Path) -> None:
+    source = cases_dir / "09_shape_control_flow.py"
+    lines = source.read_text().splitlines()
+    branch = next(number for number, line in enumerate(lines, 1) if "float(x.detach()" in line)
+    found = CliRunner().invoke(cli, ["profile", f"{source}:build_data_dependent"])
+    assert found.exit_code == ExitCode.TRACE
+    assert f"{source}:{branch}" in found.stderr
+    assert "hint:" in found.stderr
+    assert "Traceback" not in found.stderr
