@@ -181,9 +181,7 @@ def command(
         [*plan_tables(plan), *search_tables(candidates), *baseline_tables(plan, baselines)],
     )
     if plan.status == "feasible":
-        terminal.warn(
-            f"a limit came before a proof: the best is at most {format_share(plan.gap)} better"
-        )
+        terminal.warn(f"not proven best: another plan may be up to {format_share(plan.gap)} better")
     if output is not None:
         workflow.save(plan, output, force=force)
         terminal.say(f"Wrote {output}.")
