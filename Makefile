@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # One thread a process: tests run side by side, and stages are timed as they will run.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: venv demo test test-all lint bench golden clean
+.PHONY: venv demo readme test test-all lint bench golden clean
 
 venv: $(BIN)/autosplit
 
@@ -19,6 +19,10 @@ $(BIN)/autosplit: pyproject.toml constraints.txt
 # A GPT profiled, planned, exported and trained as two processes, compared with one.
 demo: venv
 	$(BIN)/python tools/demo.py
+
+# Put a new transcript of the demo into README.md.
+readme: venv
+	$(BIN)/python tools/readme.py
 
 test: venv
 	$(BIN)/python -m pytest -n auto

@@ -128,9 +128,7 @@ def _slowest(profile: Profile, top: int) -> Table:
     title = f"Most time, of {_count(len(profile.layers), 'layer')}, {len(kinds)} different"
     table = grid(title)
     table.add_column("layer", overflow="fold")
-    table.add_column("", justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    for heading in ("share", "forward", "backward", "weights", "saved"):
+    for heading in ("", "share", "forward", "backward", "weights", "saved"):
         table.add_column(heading, justify="right", no_wrap=True)
     sizes = {storage.index: storage.nbytes for storage in profile.storages}
     weights = _weights(profile)
@@ -139,7 +137,6 @@ def _slowest(profile: Profile, top: int) -> Table:
         table.add_row(
             Text(layer.name),
             f"× {len(alike)}" if len(alike) > 1 else "",
-            bar(seconds / largest, 5),
             Text(format_share(seconds / total), style=heat(seconds / largest)),
             format_seconds(layer.forward.median_s),
             format_seconds(layer.backward.median_s),
@@ -325,8 +322,7 @@ def export_table(stages: Sequence[ExportedStage]) -> Table:
 
 def verification_table(report: VerificationReport) -> Table:
     """Return the largest difference of each kind of tensor, per mode and batch size."""
-    where = "one process, and one process per stage" if report.distributed else "one process"
-    table = grid(f"Largest differences in {where}; tolerance {report.tolerance:.0e}")
+    table = grid(f"Largest differences (tolerance {report.tolerance:.0e})")
     table.add_column("run", no_wrap=True)
     table.add_column("what", no_wrap=True)
     table.add_column("tensors", justify="right")
