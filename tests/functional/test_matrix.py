@@ -1,7 +1,8 @@
 """Every model at every number of stages, under every schedule, trains as the unsplit model does.
 
 The models are those of ``sample_models``, small ones with a difficulty each, and the hard cases
-beside the repository where they X
+beside the repository where they are there. What is not marked slow is one number of stages for
+each model.
 """
 
 from __future__ import annotations
