@@ -91,7 +91,7 @@ def trace_flow(placement: Placement) -> Flow:
     _refuse_tuples(placement, readers)
     stages = range(placement.count)
     return Flow(
-        take=tuple(_take(placement, readers, stage, clones[stage]) for stage in stages),
+        take=tuple(_take(placement, readers, stage) for stage in stages),
         give=tuple(_give(placement, readers, stage, clones[stage]) for stage in stages),
         clone=tuple(clones),
         sizes=sizes,
@@ -153,15 +153,12 @@ def _clones(placement: Placement, readers: _Readers) -> list[tuple[str, ...]]:
 # ---------------------------------------------------------------- take and give
 
 
-def _take(
-    placement: Placement, readers: _Readers, stage: int, clone: Iterable[str]
-) -> tuple[str, ...]:
-    read = (
-        name
-        for name, stages in readers.stages.items()
-        if stage in stages and readers.born[name] < stage
+def _take(placement: Placement, readers: _Readers, stage: int) -> tuple[str, ...]:
+    """Return what a stage reads from outside; what it clones is among that."""
+    return _ordered(
+        placement,
+        (n for n, users in readers.stages.items() if stage in users and readers.born[n] < stage),
     )
-    return _ordered(placement, (*read, *clone))
 
 
 def _give(
@@ -213,11 +210,7 @@ def _sizes(placement: Placement, readers: _Readers, stage: int) -> tuple[tuple[s
 
 def _source_of(placement: Placement, readers: _Readers, stage: int, symbol: str) -> tuple[str, int]:
     program = placement.program
-    taken = _ordered(
-        placement,
-        (n for n, users in readers.stages.items() if stage in users and readers.born[n] < stage),
-    )
-    for name in taken:
+    for name in _take(placement, readers, stage):
         value = program.node[name].value
         if isinstance(value, TensorSpec) and symbol in value.shape:
             return name, value.shape.index(symbol)
