@@ -215,8 +215,9 @@ def _source_of(placement: Placement, readers: _Readers, stage: int, symbol: str)
         if isinstance(value, TensorSpec) and symbol in value.shape:
             return name, value.shape.index(symbol)
     sources = program.symbol[symbol].sources if symbol in program.symbol else ()
-    for name, dimension in sorted(sources, key=lambda source: bool(readers.rewritten[source[0]])):
-        return name, dimension
+    if sources:
+        # An input that no stage rewrites need not be sent.
+        return min(sources, key=lambda source: bool(readers.rewritten[source[0]]))
     raise AutosplitError(
         f"size {symbol!r} cannot be read from any input of stage {stage}",
         hint="move the cut",
