@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from autosplit.codegen.classes import ClassGroup, Definition
 from autosplit.codegen.constants import spell
+from autosplit.codegen.definitions import ClassGroup, Definition
 from autosplit.codegen.errors import CodegenError
 from autosplit.codegen.expressions import (
     Attribute,
@@ -24,8 +24,6 @@ from autosplit.codegen.expressions import (
     Value,
     call,
     dotted,
-    quote,
-    show,
     transform,
     values,
 )
@@ -33,6 +31,7 @@ from autosplit.codegen.layout import statement
 from autosplit.codegen.modules import path
 from autosplit.codegen.operators import DEVICE
 from autosplit.codegen.scopes import Loop, Scope, StageGraph, Statement
+from autosplit.codegen.spelling import quote, show
 from autosplit.program import Ambient
 
 _AUGMENTED = {"add_": "+=", "sub_": "-=", "mul_": "*=", "div_": "/="}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from autosplit.codegen.classes import Classes, ClassGroup
+from autosplit.codegen.definitions import Classes, ClassGroup
 from autosplit.codegen.layout import WIDTH
 from autosplit.codegen.scopes import Scope, StageGraph
 from autosplit.program import TensorSpec

@@ -93,14 +93,18 @@ def _stage(
     program: Program, spec: StageSpec, options: CodegenOptions, extents: tree.Extents
 ) -> StageSource:
     """Write a stage as asked; if that cannot be done, as flat code, and say so."""
-    if options == FLAT:
-        return _write(program, spec, options, extents)
-    try:
-        return _write(program, spec, options, extents)
-    except Exception as error:
-        source = _write(program, spec, FLAT, extents)
-        note = Rewrite("flat", f"stage {spec.index}", f"the readable form failed: {error}")
-        return StageSource(source.index, source.text, (*source.rewrites, note))
+    notes: list[Rewrite] = []
+    for form in (options, replace(options, loops=False), FLAT):
+        try:
+            source = _write(program, spec, form, extents)
+        except Exception as error:
+            if form == FLAT:
+                raise
+            name = "without loops" if form.loops else "flat"
+            notes.append(Rewrite(name, f"stage {spec.index}", f"the form before failed: {error}"))
+        else:
+            return StageSource(source.index, source.text, (*source.rewrites, *notes[-1:]))
+    raise AssertionError("the flat form returns or raises")
 
 
 def _write(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from autosplit.codegen.classes import body_skeleton
 from autosplit.codegen.expressions import Number
 from autosplit.codegen.names import usable
 from autosplit.codegen.scopes import Scope, StageGraph
+from autosplit.codegen.skeletons import body_skeleton
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from itertools import pairwise
 
 from autosplit.codegen.expressions import (
-    PRECEDENCE,
     Attribute,
     Binary,
     Comprehension,
@@ -21,6 +20,9 @@ from autosplit.codegen.expressions import (
     Invoke,
     Subscript,
     Unary,
+)
+from autosplit.codegen.spelling import (
+    PRECEDENCE,
     operands,
     precedence,
     show,

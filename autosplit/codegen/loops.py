@@ -8,7 +8,7 @@ from the same place one round earlier; no value of a round may be read after the
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from dataclasses import replace
 
 from autosplit.codegen.expressions import (
@@ -123,7 +123,7 @@ class _Rounds:
         """Return the loop, or None if the rounds depend on one another in another way."""
         calls = False
         for place in range(len(self.rounds[0])):
-            rows = [list(_leaves(statements[place])) for statements in self.rounds]
+            rows = [list(statements[place].leaves()) for statements in self.rounds]
             for at, column in enumerate(zip(*rows, strict=True)):
                 calls = calls or isinstance(column[0], ModuleRef)
                 if not self._agrees(column):
@@ -261,11 +261,5 @@ def _made(statements: list[Statement]) -> dict[str, tuple[int, int]]:
     }
 
 
-def _leaves(statement: Statement) -> Iterator[Leaf]:
-    if statement.place is not None:
-        yield from leaves(statement.place)
-    yield from leaves(statement.expr)
-
-
 def _reads(statement: Statement) -> set[str]:
-    return {leaf.name for leaf in _leaves(statement) if isinstance(leaf, Value)}
+    return {leaf.name for leaf in statement.leaves() if isinstance(leaf, Value)}

@@ -7,8 +7,8 @@ import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from autosplit.codegen.classes import Classes, ClassGroup, Definition, member_expr
 from autosplit.codegen.constants import spell
+from autosplit.codegen.definitions import Classes, ClassGroup, Definition, member_expr
 from autosplit.codegen.errors import CodegenError
 from autosplit.codegen.expressions import (
     Attribute,
@@ -24,13 +24,12 @@ from autosplit.codegen.expressions import (
     Text,
     Unary,
     call,
-    quote,
-    show,
     transform,
 )
 from autosplit.codegen.layout import statement
 from autosplit.codegen.members import Branch, Chain, Child, Layer, Member, State, Tie, frozen_parts
 from autosplit.codegen.scopes import StageGraph
+from autosplit.codegen.spelling import quote, show
 
 INDENT = " " * 8
 
@@ -93,7 +92,7 @@ class Init:
 
     def lines(self) -> list[str]:
         """Return the statements, ``super().__init__()`` left out."""
-        found = list(self._branch(self.definition.tree, Text("self"), "", top=True))
+        found = list(self._contents(self.definition.tree, Text("self"), "", filled=False))
         for rel, member in self.definition.members.items():
             if isinstance(member, Layer):
                 found += self._frozen(rel, member)
@@ -117,37 +116,26 @@ class Init:
 
     # ------------------------------------------------------------ containers
 
-    def _branch(
-        self, branch: Branch, target: Expr, rel: str, *, top: bool = False
-    ) -> Iterator[str]:
-        head = f"{rel}." if rel else ""
-        if not top:
-            whole = self._whole(branch, rel)
-            if whole is not None:
-                yield from self._assign(target, whole)
-                return
-            yield from self._assign(target, self._empty(branch, rel))
-        for name, child in branch.children.items():
-            if isinstance(child, Branch):
-                placed = not top and branch.kind in ("list", "dict")
-                inner = access(target, branch.kind, name)
-                if placed and self._whole(child, head + name) is not None:
-                    continue
-                if placed:
-                    yield from self._contents(child, inner, head + name)
-                else:
-                    yield from self._branch(child, inner, head + name)
-            elif top or branch.kind == "module":
-                yield from self._member(branch, target, name, head + name, child)
+    def _branch(self, branch: Branch, target: Expr, rel: str) -> Iterator[str]:
+        """Make a container and everything in it."""
+        whole = self._whole(branch, rel)
+        yield from self._assign(target, self._empty(branch, rel) if whole is None else whole)
+        if whole is None:
+            yield from self._contents(branch, target, rel, filled=branch.kind != "module")
 
-    def _contents(self, branch: Branch, target: Expr, rel: str) -> Iterator[str]:
-        """Fill a container that exists already."""
+    def _contents(self, branch: Branch, target: Expr, rel: str, *, filled: bool) -> Iterator[str]:
+        """Make what is in a container; ``filled`` says that it holds its direct members."""
+        head = f"{rel}." if rel else ""
         for name, child in branch.children.items():
             inner = access(target, branch.kind, name)
-            if isinstance(child, Branch):
-                yield from self._branch(child, inner, f"{rel}.{name}")
-            else:
-                yield from self._member(branch, target, name, f"{rel}.{name}", child)
+            if not isinstance(child, Branch):
+                if not filled:
+                    yield from self._member(branch, target, name, head + name, child)
+            elif not filled:
+                yield from self._branch(child, inner, head + name)
+            elif self._whole(child, head + name) is None:
+                full = child.kind != "module"
+                yield from self._contents(child, inner, head + name, filled=full)
 
     def _member(
         self, branch: Branch, target: Expr, name: str, rel: str, member: Member
@@ -197,10 +185,13 @@ class Init:
         if branch.kind == "module":
             return call("nn.Module")
         parts = [
-            self._part(child, f"{rel}.{name}") or call("nn.Module")
+            self._part(child, f"{rel}.{name}") or self._placeholder(child, f"{rel}.{name}")
             for name, child in branch.children.items()
         ]
         return _container(branch.kind, list(branch.children), parts)
+
+    def _placeholder(self, child: Branch | Member, rel: str) -> Expr:
+        return self._empty(child, rel) if isinstance(child, Branch) else call("nn.Module")
 
     # ------------------------------------------------------------ frozen and tied parts
 

@@ -11,7 +11,7 @@ import keyword
 import re
 from dataclasses import dataclass, field
 
-from autosplit.codegen.expressions import Expr, Value, leaves
+from autosplit.codegen.expressions import Value
 from autosplit.codegen.operators import DEVICE, SYMBOL, TRAINING
 from autosplit.codegen.scopes import Loop, Scope, StageGraph, Statement
 from autosplit.program import Node
@@ -212,11 +212,8 @@ def _live_loop(lives: _Lives, scope: Scope, loop: Loop, start: int) -> int:
 
 
 def _reads(scope: Scope, statement: Statement) -> list[str]:
-    parts: list[Expr] = [statement.expr]
-    if statement.place is not None:
-        parts.append(statement.place)
     found = []
-    for leaf in (leaf for part in parts for leaf in leaves(part)):
+    for leaf in statement.leaves():
         if isinstance(leaf, Value):
             found.append(leaf.name)
             if leaf.name == DEVICE and scope.device_of is not None:

@@ -27,9 +27,8 @@ from autosplit.codegen.expressions import (
     Unary,
     Value,
     dotted,
-    quote,
-    show,
 )
+from autosplit.codegen.spelling import quote, show
 from autosplit.program import (
     Arg,
     EllipsisArg,

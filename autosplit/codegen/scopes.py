@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from autosplit.codegen.expressions import Expr
+from autosplit.codegen.expressions import Expr, Leaf, leaves
 from autosplit.program import PLAIN, Ambient, Call, Node, Program, TensorSpec
 from autosplit.stages.types import StageSpec
 
@@ -196,6 +196,13 @@ class Scope:
                 yield from item.scopes()
                 yield item
 
+    def leaves(self) -> Iterator[Leaf]:
+        """Yield the leaves of the body, those of all rounds of its loops included."""
+        for part in self.body:
+            for statements in part.rounds if isinstance(part, Loop) else [[part]]:
+                for statement in statements:
+                    yield from statement.leaves()
+
     @property
     def prefix(self) -> str:
         """What the names of the scope's own modules and state begin with."""
@@ -230,6 +237,12 @@ class Statement:
     item: str | Scope
     place: Expr | None = None
     ambient: Ambient = PLAIN
+
+    def leaves(self) -> Iterator[Leaf]:
+        """Yield the leaves of what it assigns to and of what it computes, in this order."""
+        if self.place is not None:
+            yield from leaves(self.place)
+        yield from leaves(self.expr)
 
     def made(self) -> Iterator[str]:
         """Yield the values it names."""

@@ -69,10 +69,10 @@ def substitute(graph: StageGraph, name: str, source: str) -> None:
     graph.give[:] = [source if value == name else value for value in graph.give]
     graph.readers.setdefault(source, []).extend(readers)
     for names in graph.names.values():
-        kept = names.setdefault(source, [])
-        kept += [each for each in names.pop(name, []) if each not in kept]
-        if not kept:
-            del names[source]
+        found = names.pop(name, None)
+        if found:
+            kept = names.setdefault(source, [])
+            kept += [each for each in found if each not in kept]
 
 
 def drop_dead(graph: StageGraph) -> None:

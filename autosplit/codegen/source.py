@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from autosplit.codegen.bodies import Body
-from autosplit.codegen.classes import Classes, ClassGroup
+from autosplit.codegen.definitions import Classes, ClassGroup
 from autosplit.codegen.describe import describe_class, describe_helper, describe_stage, docstring
 from autosplit.codegen.helpers import Helper, Helpers
 from autosplit.codegen.layout import signature

@@ -17,12 +17,12 @@ from autosplit.codegen.expressions import (
     StateRef,
     Text,
     Value,
-    show,
     transform,
     values,
 )
 from autosplit.codegen.operators import TRAINING, Operation, operation
 from autosplit.codegen.scopes import Scope, StageGraph, Statement
+from autosplit.codegen.spelling import show
 from autosplit.program import Ambient
 
 _UNPACK = 8

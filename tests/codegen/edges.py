@@ -256,6 +256,22 @@ class Repeated(nn.Module):
         return h - x
 
 
+class Nested(nn.Module):
+    """Lists in a list, and two lists walked together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pairs = nn.ModuleList(
+            nn.ModuleList([Two(), nn.Linear(WIDTH, WIDTH)]) for _ in range(3)
+        )
+        self.stack = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Sequential(nn.ReLU(), Two()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for two, linear in self.pairs:
+            x = linear(two(x)) + x
+        return self.stack(x)
+
+
 class Half(nn.Module):
     """Weights of another dtype."""
 
@@ -282,5 +298,6 @@ EDGES = (
     Recurrent,
     Dense,
     Repeated,
+    Nested,
     Half,
 )

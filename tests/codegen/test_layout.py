@@ -22,10 +22,9 @@ from autosplit.codegen.expressions import (
     Unary,
     call,
     dotted,
-    quote,
-    show,
 )
 from autosplit.codegen.layout import WIDTH, signature, statement
+from autosplit.codegen.spelling import quote, show
 
 NAMES = ("x", "hidden_states", "attention_mask", "self.attn", "q", "position_bias", "mask")
 FUNCTIONS = ("F.scaled_dot_product_attention", "torch.cat", "self.c_attn")

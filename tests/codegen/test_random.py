@@ -37,11 +37,13 @@ class Steps(nn.Module):
         self.scale = nn.Parameter(torch.rand(WIDTH))
 
     def forward(self, x: Tensor) -> Tensor:
-        values = [x, x * 2]
+        values, drawn = [x, x * 2], []
         for kind, first, second in self.instructions:
             a, b = values[first % len(values)], values[second % len(values)]
             values.append(self.step(kind, a, b, second))
-        return torch.cat(values[-3:], 1)
+            if kind.startswith("drop"):
+                drawn.append(values[-1])
+        return torch.cat([*drawn, *values[-3:]], 1)
 
     def step(self, kind: str, a: Tensor, b: Tensor, number: int) -> Tensor:
         if kind in BINARY:
