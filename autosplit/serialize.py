@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union
 
 from autosplit.errors import AutosplitError, DataError
+from autosplit.program import Program
 from autosplit.types import Plan, Profile
 
 T = TypeVar("T")
 
 SCHEMAS: dict[type, tuple[str, tuple[int, int]]] = {
-    Profile: ("autosplit.profile", (1, 0)),
+    Profile: ("autosplit.profile", (1, 1)),
     Plan: ("autosplit.plan", (1, 0)),
 }
 
@@ -48,7 +49,13 @@ def dumps(value: Any) -> str:
 
 
 def digest(value: Any) -> str:
-    """Return a short digest of a frozen value's content."""
+    """Return a short digest of a frozen value's content.
+
+    The example sizes of a program do not count: it is the same program at every batch size.
+    """
+    if isinstance(value, Program):
+        symbols = tuple(dataclasses.replace(symbol, example=0) for symbol in value.symbols)
+        value = dataclasses.replace(value, symbols=symbols)
     text = json.dumps(to_data(value), sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -32,7 +32,7 @@ from tests import examples
 # Change a number together with the version in serialize.SCHEMAS: a new major version where old
 # files cannot be read, a new minor one where a field with a default was added.
 FIELDS = {
-    Profile: ((1, 0), "fbe7c605db8c"),
+    Profile: ((1, 1), "def886250458"),
     Plan: ((1, 0), "3ed7ea9f4de2"),
 }
 

@@ -18,9 +18,12 @@ from autosplit.types.profile import (
     ValueProfile,
     WholeModel,
 )
+from autosplit.types.sweep import LayerSample, SweepPoint
 from autosplit.types.verification import BatchCheck, Comparison, VerificationReport
+from autosplit.types.work import FAMILIES, Family, OperatorWork
 
 __all__ = [
+    "FAMILIES",
     "Artifact",
     "BatchCheck",
     "Cluster",
@@ -28,9 +31,12 @@ __all__ = [
     "Device",
     "DeviceInfo",
     "ExportedStage",
+    "Family",
     "LayerProfile",
+    "LayerSample",
     "LinkSpeed",
     "ModelRef",
+    "OperatorWork",
     "PairLink",
     "Plan",
     "PlanRequest",
@@ -39,6 +45,7 @@ __all__ = [
     "StagePlan",
     "StateProfile",
     "StorageProfile",
+    "SweepPoint",
     "Timing",
     "ValueProfile",
     "VerificationReport",

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
 from autosplit.checks import require, require_finite, require_known, require_unique
-from autosplit.program import Dim
+from autosplit.errors import UsageError
+from autosplit.program import DTYPE_BYTES, Dim
+from autosplit.sizes import evaluate
+from autosplit.types.sweep import LayerSample, SweepPoint, mixture
+from autosplit.types.work import OperatorWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +62,9 @@ class DeviceInfo:
     torch_version
         Version of torch.
     clock
-        What was read: "thread" (CPU time of one thread), "wall", "event" (CUDA events) or
-        "file" (times came from a file of another tool).
+        What was read: "thread" (CPU time of one thread), "wall", "event" (CUDA events),
+        "file" (times came from a file of another tool) or "model" (nothing was measured: times
+        follow from work and a table of devices).
     """
 
     kind: str
@@ -180,6 +187,10 @@ class LayerProfile:
         Largest transient memory of its forward or backward beyond inputs, outputs and saved.
     flops
         Floating-point operations of the forward; None where unknown.
+    work
+        What its operations compute and move, by family; empty where unknown.
+    cache_bytes
+        Keys and values that generation keeps, for one token of one row.
     """
 
     name: str
@@ -192,9 +203,11 @@ class LayerProfile:
     saved: tuple[int, ...] = ()
     workspace_bytes: int = 0
     flops: int | None = None
+    work: tuple[OperatorWork, ...] = ()
+    cache_bytes: int = 0
 
     def __post_init__(self) -> None:
-        require_finite(self, "workspace_bytes", "flops")
+        require_finite(self, "workspace_bytes", "flops", "cache_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +233,8 @@ class Profile:
 
     ``layers`` stand in a topological order of the program. ``fingerprint`` identifies the
     traced program; ``order_edges`` are ``(before, after)`` pairs of layers that no value
-    connects but whose order matters (in-place writes).
+    connects but whose order matters (in-place writes). ``sweep`` holds the same layers at other
+    sizes of the input, all combinations of them.
     """
 
     model: ModelRef
@@ -234,6 +248,7 @@ class Profile:
     whole: WholeModel | None = None
     training: bool = True
     notes: tuple[str, ...] = ()
+    sweep: tuple[SweepPoint, ...] = ()
 
     def __post_init__(self) -> None:
         names = [layer.name for layer in self.layers]
@@ -250,8 +265,87 @@ class Profile:
             require_known(self, f"layer of {state.name}", state.layers, known)
         for pair in self.order_edges:
             require_known(self, "layer of an order edge", pair, known)
+        for point in self.sweep:
+            whole = len(point.layers) == len(names)
+            whole = whole and len(point.storage_bytes) == len(self.storages)
+            require(self, whole, f"the sweep at {dict(point.sizes)} has not every layer")
 
     @cached_property
     def layer(self) -> dict[str, LayerProfile]:
         """Layers by name."""
         return {layer.name: layer for layer in self.layers}
+
+    def at(self, **sizes: int) -> Profile:
+        """Return the profile that the model has at other sizes of its input.
+
+        Parameters
+        ----------
+        sizes
+            Values of symbols of the sweep (``batch=3``, ``seq=96``), each within the measured
+            ones; the largest measured where none is given.
+
+        Returns
+        -------
+        Profile
+            Bytes of values follow from their shapes; times, saved memory and workspace are
+            those of the sweep at measured sizes, and lie on the line between neighbours
+            elsewhere.
+
+        Raises
+        ------
+        UsageError
+            If there is no sweep, or a size lies outside of it.
+        """
+        if not self.sweep:
+            raise UsageError(
+                "the profile is of one size of the input",
+                hint="profile with --batch-size 1,2,4,8 or --seq-len 128,256",
+            )
+        known = {
+            name: max(point.size(name) for point in self.sweep) for name, _ in self.sweep[0].sizes
+        }
+        if unknown := sorted(set(sizes) - set(known)):
+            raise UsageError(
+                f"the model has no size {unknown[0]!r}", hint=f"it has: {', '.join(known)}"
+            )
+        wanted = {**known, **sizes}
+        near = mixture(self.sweep, wanted)
+        return replace(
+            self,
+            model=replace(self.model, batch_size=wanted.get("batch", self.model.batch_size)),
+            layers=tuple(
+                _resized(layer, [(point.layers[index], share) for point, share in near])
+                for index, layer in enumerate(self.layers)
+            ),
+            values=tuple(_resized_value(value, wanted) for value in self.values),
+            storages=tuple(
+                replace(
+                    storage,
+                    nbytes=round(sum(point.storage_bytes[index] * share for point, share in near)),
+                )
+                for index, storage in enumerate(self.storages)
+            ),
+            whole=None,
+            sweep=(),
+        )
+
+
+def _resized(layer: LayerProfile, near: Sequence[tuple[LayerSample, float]]) -> LayerProfile:
+    """Return a layer with the costs of a mixture; its work is not known there."""
+    counted = all(sample.flops is not None for sample, _ in near)
+    return replace(
+        layer,
+        forward=Timing(sum(sample.forward_s * share for sample, share in near)),
+        backward=Timing(sum(sample.backward_s * share for sample, share in near)),
+        workspace_bytes=round(sum(sample.workspace_bytes * share for sample, share in near)),
+        flops=round(sum((sample.flops or 0) * share for sample, share in near))
+        if counted
+        else None,
+        work=(),
+    )
+
+
+def _resized_value(value: ValueProfile, sizes: Mapping[str, int]) -> ValueProfile:
+    """Return a value with its bytes at given sizes."""
+    shape = [int(evaluate(str(dim), sizes)) for dim in value.shape]
+    return replace(value, nbytes=math.prod(shape) * DTYPE_BYTES[value.dtype])
