@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from autosplit.program import Node, Program
+from autosplit.program import Node, Program, TensorSpec
 
 Memory: TypeAlias = int | str
 """A storage number, or the name of the state or node that owns the memory."""
@@ -169,10 +169,10 @@ def _order_pairs(accesses: Iterable[int], writers: set[int]) -> set[tuple[int, i
 
 
 def _tuple_locks(nodes: tuple[Node, ...], place: dict[str, int]) -> list[tuple[int, ...]]:
-    """Return locks that keep a tuple of tensors with those who read it: only tensors cross."""
+    """Return locks that keep what is no tensor, as a tuple of them, with those who read it."""
     return [
         (place[name], index)
         for index, node in enumerate(nodes)
         for name in node.inputs()
-        if name in place and isinstance(nodes[place[name]].value, tuple)
+        if name in place and not isinstance(nodes[place[name]].value, TensorSpec)
     ]

@@ -121,9 +121,12 @@ class _Absorber:
         self._heavy = {g for g, m in quotient.members.items() if any(heavy[i] for i in m)}
         self._paths = {g: {flow.nodes[i].calls for i in m} for g, m in quotient.members.items()}
         self._nbytes = {n.name: sum(map(work.nbytes, n.tensors)) for n in program.nodes}
-        self._users = program.users
         self._outputs = set(program.outputs)
         self._inputs = {node.name: node.inputs() for node in flow.nodes}
+        self._users = {
+            name: [user for user in program.users[name] if user in self._inputs]
+            for name in self._inputs
+        }
         self._is_state = {node.name for node in program.nodes if node.op == "state"}
 
     def run(self) -> None:
@@ -230,12 +233,13 @@ def _finish(program: Program, flow: Dataflow, quotient: Quotient, namer: Namer) 
         tuple(flow.nodes[index] for index in quotient.members[group]) for group in groups
     ]
     names = namer.unique_names(members)
+    live = {node.name for node in flow.nodes}
     layers = tuple(
         Layer(
             name=name,
             module=namer.module(nodes),
             block=namer.block(nodes),
-            structure=structure(program, nodes),
+            structure=structure(program, nodes, live),
             nodes=tuple(node.name for node in nodes),
         )
         for name, nodes in zip(names, members, strict=True)

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from autosplit.program import Node, Program, StateSpec, TensorSpec, arguments
 from autosplit.serialize import to_data
 
 
-def structure(program: Program, nodes: Sequence[Node]) -> str:
+def structure(program: Program, nodes: Sequence[Node], live: Collection[str]) -> str:
     """Return a signature that is equal for layers that compute the same and cost the same.
 
     Values are numbered in the order in which they appear and state is known by its shape, so
     that names do not matter. Operations, constants, modes, shapes, dtypes, strides and the flow
-    of gradients do.
+    of gradients do. Readers that are not ``live`` do not count.
     """
-    return _Signature(program, nodes).digest()
+    return _Signature(program, nodes, live).digest()
 
 
 class _Signature:
-    def __init__(self, program: Program, nodes: Sequence[Node]) -> None:
+    def __init__(self, program: Program, nodes: Sequence[Node], live: Collection[str]) -> None:
         self._program = program
+        self._live = live
         self._nodes = nodes
         self._number: dict[str, int] = {}
         self._lines: list[Any] = []
@@ -46,7 +47,8 @@ class _Signature:
         return [
             self._number[name]
             for name in (node.name for node in self._nodes)
-            if name in returned or any(user not in inside for user in self._program.users[name])
+            if name in returned
+            or any(user not in inside and user in self._live for user in self._program.users[name])
         ]
 
     def _plain(self, arg: Any) -> Any:

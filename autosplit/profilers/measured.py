@@ -60,6 +60,7 @@ class MeasuredProfiler:
                 state={name: state[name] for name in trace.constants},
                 device=device if device.type != "cpu" else None,
                 training=None if training else False,
+                readers=grouping.layer_of,
             )
 
         with (

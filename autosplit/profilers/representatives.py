@@ -8,7 +8,7 @@ as a budget of memory allows, so that each finds the caches as it would in a ste
 from __future__ import annotations
 
 import gc
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -139,11 +139,13 @@ class _Measurement:
         }
         returned = set(self._program.outputs)
         given = tuple(
-            name
-            for name in layer.nodes
-            if name in returned or any(user not in inside for user in self._program.users[name])
+            name for name in layer.nodes if name in returned or self._readers_outside(name, inside)
         )
         return tuple(taken), given
+
+    def _readers_outside(self, name: str, inside: Collection[str]) -> bool:
+        users = self._program.users[name]
+        return any(user not in inside and user in self._grouping.layer_of for user in users)
 
     def _chunks(self, places: Sequence[int]) -> Iterator[list[int]]:
         """Cut the representatives into runs of neighbours whose state fits the budget."""
@@ -188,6 +190,7 @@ class _Measurement:
                     modules=modules,
                     device=self._device,
                     training=None if training else False,
+                    readers=self._grouping.layer_of,
                 ),
                 trained(self._program.states_in(layer.nodes), state),
             )
@@ -216,7 +219,7 @@ class _Measurement:
         return frozenset(
             name
             for name in made & self._returned
-            if name in outputs or any(user not in inside for user in self._program.users[name])
+            if name in outputs or self._readers_outside(name, inside)
         )
 
     def _learn(self, session: Session) -> list[_Measured]:

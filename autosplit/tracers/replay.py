@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -58,6 +58,7 @@ def compile_nodes(
     modules: Mapping[str, Callable[..., Any]] | None = None,
     device: torch.device | str | None = None,
     training: bool | None = None,
+    readers: Collection[str] | None = None,
 ) -> Replay:
     """Return the nodes ``names`` as a function, run in the order in which they were recorded.
 
@@ -71,10 +72,15 @@ def compile_nodes(
         Device that stands for every device written in the trace; None keeps them.
     training
         Mode that switches follow; None for the one that was traced.
+    readers
+        Operations that run at all, here or elsewhere: what others alone read is not returned.
+        None for every operation of the program.
     """
     chosen = set(names)
     nodes = [node for node in trace.program.nodes if node.name in chosen]
-    writer = _Writer(trace, nodes, dict(state or {}), dict(modules or {}), device, training)
+    writer = _Writer(
+        trace, nodes, dict(state or {}), dict(modules or {}), device, training, readers
+    )
     return writer.compile()
 
 
@@ -87,6 +93,7 @@ class _Writer:
         modules: dict[str, Callable[..., Any]],
         device: torch.device | str | None,
         training: bool | None,
+        readers: Collection[str] | None,
     ) -> None:
         self.trace = trace
         self.program: Program = trace.program
@@ -95,6 +102,7 @@ class _Writer:
         self.modules = modules
         self.device = device
         self.training = trace.program.training if training is None else training
+        self.readers = trace.program.node if readers is None else readers
         self.live = {node.name: node for node in trace.graph.nodes}
         self.variables: dict[str, str] = {}
         self.globals: dict[str, Any] = {
@@ -141,7 +149,11 @@ class _Writer:
         last = self.program.position[self.nodes[-1].name] if self.nodes else 0
         found = []
         for name in (*sorted(written), *(node.name for node in self.nodes)):
-            users = [user for user in self.program.users[name] if user not in inside]
+            users = [
+                user
+                for user in self.program.users[name]
+                if user not in inside and user in self.readers
+            ]
             if name in written:
                 users = [user for user in users if self.program.position[user] > last]
             if users or name in returned:

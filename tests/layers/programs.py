@@ -118,6 +118,27 @@ class Builder:
         )
         return name
 
+    def recurrent(self, name: str, source: str, call: int = 0) -> tuple[str, str, str]:
+        """Call what returns ``(output, (hidden, cell))``; return the names of the three."""
+        first, hidden, cell = (self._spec((64, 512), grad=True) for _ in range(3))
+        self._part(name, "torch.lstm", (Ref(source),), (first, None), call)
+        item = "operator.getitem"
+        self._part(f"{name}_state", item, (Ref(name), 1), (hidden, cell), call)
+        self._part(f"{name}_output", item, (Ref(name), 0), first, call)
+        self._part(f"{name}_hidden", item, (Ref(f"{name}_state"), 0), hidden, call)
+        self._part(f"{name}_cell", item, (Ref(f"{name}_state"), 1), cell, call)
+        return f"{name}_output", f"{name}_hidden", f"{name}_cell"
+
+    def _part(
+        self,
+        name: str,
+        target: str,
+        args: tuple[Arg, ...],
+        value: TensorSpec | tuple[TensorSpec | None, ...],
+        call: int,
+    ) -> None:
+        self.nodes.append(Node(name, "function", target, args, value=value, calls=self.path(call)))
+
     def build(self, *outputs: str) -> Program:
         """Return the program."""
         leaves = tuple(Tree("value", name) for name in outputs)
@@ -137,9 +158,12 @@ class Builder:
         return TensorSpec(shape, "float32", (512, 1)[-len(shape) :], next(self.storage), grad)
 
 
+_KINDS = ("linear", "add", "add", "relu", "view", "add_", "count", "recurrent")
+
+
 @st.composite
 def programs(draw: st.DrawFn, largest: int = 24) -> Program:
-    """Return random programs with blocks, skips, views, in-place writes and written buffers."""
+    """Return random programs with blocks, skips, views, tuples, in-place writes and buffers."""
     builder = Builder()
     values = [builder.input("x"), builder.input("y")]
     counter = builder.buffer("counter") if draw(st.booleans()) else None
@@ -148,7 +172,10 @@ def programs(draw: st.DrawFn, largest: int = 24) -> Program:
         name = f"v{index}"
         source = draw(st.sampled_from(values[-6:]))
         call = draw(st.sampled_from(blocks))
-        kind = draw(st.sampled_from(["linear", "add", "add", "relu", "view", "add_", "count"]))
+        kind = draw(st.sampled_from(_KINDS))
+        if kind == "recurrent":
+            values.extend(builder.recurrent(name, source, call))
+            continue
         if kind == "linear":
             builder.linear(name, source, f"fc{index % 5}", call)
         elif kind == "add":

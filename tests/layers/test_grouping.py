@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from autosplit.layers import Grouping, Work, group
 from autosplit.layers.dataflow import dataflow
 from autosplit.layers.grouping import LARGEST_SHARE
-from autosplit.program import Program
+from autosplit.program import Program, TensorSpec
 from tests.layers.programs import Builder, programs
 
 GRANULARITIES = ("op", "layer", "block")
@@ -64,6 +64,16 @@ def test_what_shares_written_memory_is_not_parted(program: Program) -> None:
         for name in node.mutates:
             if name in layer_of and program.position[name] < program.position[node.name]:
                 assert layer_of[name] == layer_of[node.name]
+
+
+@given(programs(), st.sampled_from(GRANULARITIES))
+@quick
+def test_tensors_alone_lie_between_layers(program: Program, granularity: str) -> None:
+    layer_of = group(program, granularity=granularity).layer_of  # type: ignore[arg-type]
+    for node in program.operations:
+        if node.name in layer_of and not isinstance(node.value, TensorSpec):
+            readers = {layer_of[user] for user in program.users[node.name] if user in layer_of}
+            assert readers <= {layer_of[node.name]}
 
 
 @given(programs())

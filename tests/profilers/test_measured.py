@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 from autosplit.errors import AutosplitError, DataError, UsageError
+from autosplit.layers import Granularity
 from autosplit.modelspec import load_model
 from autosplit.profilers import ProfileOptions, profile
 from autosplit.serialize import digest, dumps, loads
@@ -55,6 +57,44 @@ def test_every_operation_parameter_and_value_is_accounted_for(name: str) -> None
     assert found.whole is not None
     assert found.fingerprint == digest(program)
     assert loads(Profile, dumps(found)) == found
+
+
+TUPLES = """class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+        self.gru = nn.GRU(16, 16, batch_first=True)
+        self.lstm = nn.LSTM(16, 16, num_layers=2, batch_first=True)
+        self.pool = nn.MaxPool1d(2, return_indices=True)
+
+    def forward(self, x):
+        x = self.attention(x, x, x, need_weights=False)[0]
+        first, _ = self.gru(x)
+        _, hidden = self.gru(first)
+        output, (_, cell) = self.lstm(first)
+        largest, _ = self.pool(output)
+        values, places = x.max(1)
+        return largest, hidden[0] + cell[-1] + values, torch.unbind(output, 1)[2]
+
+
+def build():
+    return Model(), (torch.randn(3, 4, 16),)
+"""
+
+
+@pytest.mark.parametrize("granularity", ["op", "layer", "block"])
+@pytest.mark.parametrize("inference", [False, True])
+def test_tuples_and_what_nobody_reads_of_them_stay_inside_layers(
+    tmp_path: Path, granularity: Granularity, inference: bool
+) -> None:
+    options = dataclasses.replace(QUICK, granularity=granularity, inference=inference)
+    subject = small(tmp_path, TUPLES)
+    found = profile(subject, options)
+    assert {value.name for value in found.values if value.output} == set(subject.program.outputs)
+    with torch.device("meta"):
+        model = type(subject.model)()
+    on_meta = profile(dataclasses.replace(subject, model=model), options)
+    assert [layer.name for layer in on_meta.layers] == [layer.name for layer in found.layers]
 
 
 def test_the_model_is_left_as_it_was() -> None:
