@@ -125,5 +125,5 @@ class VerificationReport:
                     if each.faults
                     else f"{each.worst} differs by {each.largest:.3g}, "
                     f"more than {self.tolerance:.3g}",
-                    hint="export again with --force if stages, weights or the model were changed since",
+                    hint="export again with --force if files or the model were changed since",
                 )
