@@ -84,8 +84,8 @@ def _shape(graph: StageGraph, scope: Scope, statement: Statement) -> Hashable:
         match part:
             case Value():
                 return Text("@")
-            case ModuleRef(fqn, call):
-                return ModuleRef(_INDEX.sub("#", fqn), None if call is None else 0)
+            case ModuleRef(fqn):
+                return ModuleRef(_INDEX.sub("#", fqn))
             case StateRef(fqn):
                 return StateRef(_INDEX.sub("#", fqn))
             case HelperRef(call):

@@ -64,7 +64,14 @@ def _is_candidate(graph: StageGraph, name: str, free: dict[str, bool]) -> bool:
         return False
     if spec.shape[-1] != spec.shape[-2] or spec.shape[-1] == 1 or not graph.nodes[name].inputs():
         return False
-    return any(not free.get(reader, False) for reader in graph.readers.get(name, ()))
+    return any(
+        not free.get(reader, False) or _inverts(graph, reader)
+        for reader in graph.readers.get(name, ())
+    )
+
+
+def _inverts(graph: StageGraph, name: str) -> bool:
+    return graph.nodes[name].target.rpartition(".")[2].strip("_") in ("invert", "bitwise_not")
 
 
 def _is_causal(graph: StageGraph, name: str) -> bool:

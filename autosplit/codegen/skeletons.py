@@ -79,10 +79,10 @@ def _check_methods(loop: Loop, method: Callable[[int], int]) -> None:
     """Refuse a loop whose rounds call different methods of their modules."""
     chosen = {
         tuple(
-            method(leaf.call)
+            0 if leaf.call is None else method(leaf.call)
             for statement in statements
             for leaf in statement.leaves()
-            if isinstance(leaf, ModuleRef) and leaf.call is not None
+            if isinstance(leaf, ModuleRef)
         )
         for statements in loop.rounds
     }

@@ -51,8 +51,15 @@ class CodegenOptions:
 
 
 FLAT = CodegenOptions(
-    classes=False, helpers=False, fold=False, chain=False, loops=False, simplify=False
+    classes=False,
+    fold=False,
+    helpers=False,
+    chain=False,
+    loops=False,
+    simplify=False,
+    masks=False,
 )
+"""One statement for each recorded operation, whatever it is."""
 
 
 @dataclass(frozen=True, slots=True)

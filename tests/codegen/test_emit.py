@@ -1,0 +1,97 @@
+"""What is rewritten is said, can be switched off, and never ends in a crash."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from autosplit import stages
+from autosplit.codegen import CodegenError, CodegenOptions, generate
+from autosplit.tracers import trace
+from tests.codegen.chain import compare, cut, from_module, make
+
+WIDTH = 8
+
+
+class Masked(nn.Module):
+    """Builds a causal mask from indices, and does a few things for nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        positions = torch.arange(x.shape[1], device=x.device) + 0
+        mask = positions[None, None, :] <= positions[None, :, None]
+        mask = mask.expand(x.shape[0], -1, -1)
+        for layer in self.layers:
+            scores = (x @ x.transpose(1, 2)).masked_fill(~mask, float("-inf"))
+            x = layer(scores.softmax(-1).to(x.dtype) @ x.contiguous()) * 1.0
+        return x
+
+
+def masked(options: CodegenOptions | None = None):
+    torch.manual_seed(0)
+    loaded = from_module(
+        Masked(), (torch.randn(4, 5, WIDTH),), symbols={(0, 0): "batch", (0, 1): "seq"}
+    )
+    return make(loaded, 1, options=options)
+
+
+def test_masks_and_idle_operations_are_rewritten_and_listed() -> None:
+    chain = masked()
+    (source,) = chain.sources
+    assert {note.kind for note in source.rewrites} == {"causal mask", "no-op"}
+    assert all(note.where and note.why for note in source.rewrites)
+    assert ".tril()" in source.text
+    assert "arange" not in source.text
+    assert "* 1.0" not in source.text
+    assert compare(chain, train=True, batch_size=3).output == 0
+
+
+def test_rewrites_can_be_switched_off() -> None:
+    chain = masked(CodegenOptions(simplify=False, masks=False))
+    (source,) = chain.sources
+    assert source.rewrites == ()
+    assert "arange" in source.text
+    assert "* 1.0" in source.text
+    assert compare(chain, train=True, batch_size=3).output == 0
+
+
+@pytest.mark.parametrize(
+    "off", ["classes", "fold", "source_names", "helpers", "chain", "loops", "simplify", "masks"]
+)
+def test_every_switch_keeps_the_result(off: str) -> None:
+    chain = masked(replace(CodegenOptions(), **{off: False}))
+    assert not [note for note in chain.sources[0].rewrites if note.kind == "flat"]
+    assert compare(chain, train=True, batch_size=3).output == 0
+
+
+def test_a_failing_pass_falls_back_to_plainer_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise CodegenError("broken")
+
+    monkeypatch.setattr("autosplit.codegen.emit.fold_loops", broken)
+    chain = masked()
+    kinds = [note.kind for note in chain.sources[0].rewrites]
+    assert kinds[-1] == "without loops"
+    assert "for layer in" not in chain.sources[0].text
+    monkeypatch.setattr("autosplit.codegen.emit.simplify", broken)
+    chain = masked()
+    assert [note.kind for note in chain.sources[0].rewrites] == ["flat"]
+    assert compare(chain, train=True).output == 0
+
+
+def test_an_operation_without_a_public_name_is_refused() -> None:
+    loaded = from_module(nn.Sequential(nn.Linear(2, 2)), (torch.randn(3, 2),))
+    program = trace(loaded).program
+    specs, _ = stages.split(program, cut(program, 1), 1)
+    nodes = tuple(
+        replace(node, op="function", target="model.<locals>.step") if node.op == "module" else node
+        for node in program.nodes
+    )
+    with pytest.raises(CodegenError, match="no public name"):
+        generate(replace(program, nodes=nodes), specs)
