@@ -126,7 +126,8 @@ def _refuse_writes(placement: Placement, holders: dict[str, list[tuple[int, str]
                     cause="a parameter belongs to the optimizer",
                     hint="make it a buffer",
                 )
-            stages = [stage for stage, _ in holders[spec.fqn]]
+            # The write may come through a view that an earlier stage has sent.
+            stages = sorted({placement.stage_of[name], *(k for k, _ in holders[spec.fqn])})
             if len(stages) > 1:
                 raise AutosplitError(
                     f"{spec.kind} {written!r} is written in the forward by {name!r} and used "

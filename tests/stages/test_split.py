@@ -309,6 +309,27 @@ def test_a_write_to_a_parameter_is_refused():
         split(with_modules(nodes, states), {"y": 0}, 1)
 
 
+def test_a_write_through_a_view_that_was_sent_is_refused():
+    states = (StateSpec("mean", "buffer", (2,), "float32"),)
+    nodes = (
+        Node("mean_", "state", "mean", value=VALUE),
+        Node("view", "function", "torch.Tensor.view", (Ref("mean_"), 2), value=VALUE),
+        Node(
+            "y",
+            "function",
+            "torch.Tensor.add_",
+            (Ref("view"), Ref("x")),
+            value=VALUE,
+            mutates=("view",),
+            writes_state=("mean",),
+        ),
+    )
+    program = with_modules(nodes, states)
+    with pytest.raises(AutosplitError, match=r"'mean' is written .* used by stages 0, 1"):
+        split(program, {"view": 0, "y": 1}, 2)
+    split(program, {"view": 0, "y": 0}, 1)
+
+
 def test_returned_state_is_refused():
     states = (StateSpec("w", "buffer", (2,), "float32"),)
     nodes = (Node("w_", "state", "w", value=VALUE),)
