@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "autosplit"
 
 # From the ground up: a room imports only from rooms that stand before it.
 ORDER = """
-    errors registry checks units sizes program types serialize cluster
+    errors registry checks units sizes program types serialize cluster hardware
     modelspec tracers layers graph schedules stages
     solvers readers cost chain constraints devices simulate ties assign advice fit
     planner baselines search

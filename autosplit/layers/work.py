@@ -81,7 +81,7 @@ class Work:
         if node.op == "module":
             return self._module_flops(node, produced)
         name = short_name(node.target)
-        operands = self._operands(node)
+        operands = self.operands(node)
         if name in _PRODUCTS and len(operands) > _PRODUCTS[name]:
             return 2 * produced * self.shape(operands[_PRODUCTS[name]])[-1]
         if name == "einsum":
@@ -90,11 +90,11 @@ class Work:
             return self._convolution_flops(node, operands[0], operands[1], "transpose" in name)
         if _ATTENTION.fullmatch(name) and len(operands) > 1:
             return 4 * self.numel(operands[0]) * self.shape(operands[1])[-2]
-        return 0 if self._is_view(node) else produced
+        return 0 if self.is_view(node) else produced
 
     def moved_bytes(self, node: Node) -> int:
         """Return bytes read and written; a view moves none."""
-        if self._is_view(node):
+        if self.is_view(node):
             return 0
         states = (self._program.state[name].nbytes for name in self._program.states_of(node))
         reads = (
@@ -122,7 +122,7 @@ class Work:
             self._sizes[dim] = self._program.evaluate(dim)
         return self._sizes[dim]
 
-    def _operands(self, node: Node) -> list[TensorSpec]:
+    def operands(self, node: Node) -> list[TensorSpec]:
         """Return tensors among the direct arguments, in order."""
         found: list[TensorSpec] = []
         for arg in (*node.args, *(arg for _, arg in node.kwargs)):
@@ -132,7 +132,8 @@ class Work:
                     found.extend(self._program.node[item.name].tensors)
         return found
 
-    def _is_view(self, node: Node) -> bool:
+    def is_view(self, node: Node) -> bool:
+        """Return whether the node returns memory that was there before, and writes nothing."""
         if node.op != "function" or node.mutates or node.writes_state:
             return False
         given = {
@@ -156,13 +157,13 @@ class Work:
         if "Conv" in kind and len(largest.shape) > 2:
             weight = TensorSpec(largest.shape, largest.dtype)
             return self._convolution_flops(
-                node, self._operands(node)[0], weight, "Transpose" in kind
+                node, self.operands(node)[0], weight, "Transpose" in kind
             )
         matrices = [state for state in weights if len(state.shape) > 1]
         if not matrices:
             return 5 * produced
-        width = self.shape(self._operands(node)[0])[-1] or 1
-        rows = self.numel(self._operands(node)[0]) // width
+        width = self.shape(self.operands(node)[0])[-1] or 1
+        rows = self.numel(self.operands(node)[0]) // width
         return 2 * rows * sum(math.prod(state.shape) for state in matrices)
 
     def _convolution_flops(

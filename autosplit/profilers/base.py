@@ -41,6 +41,11 @@ class ProfileOptions:
         need more.
     granularity
         Smallest piece that the planner may move, as in ``layers.group``.
+    analytic
+        Device of the table (``hardware.devices``) for which times are modelled; nothing is
+        measured then.
+    factors
+        File of the shares of its peak that the device reaches; assumed where None.
     """
 
     device: str = "auto"
@@ -52,6 +57,8 @@ class ProfileOptions:
     inference: bool = False
     resident_bytes: int = 2 * 2**30
     granularity: Literal["op", "layer", "block"] = "layer"
+    analytic: str | None = None
+    factors: str | None = None
 
     def __post_init__(self) -> None:
         require_finite(self, "threads", "min_repetitions", "max_repetitions", minimum=1)

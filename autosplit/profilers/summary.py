@@ -6,6 +6,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from autosplit.layers import Grouping
+from autosplit.layers.cache import cache_bytes
+from autosplit.layers.estimate import Estimate
 from autosplit.program import Program, TensorSpec
 from autosplit.types import (
     DeviceInfo,
@@ -67,6 +69,7 @@ def summarise(
     training: bool,
 ) -> Profile:
     """Return the profile of a program."""
+    estimate = Estimate(program, training=training)
     number = {key: index for index, key in enumerate(findings.storage_bytes)}
     layers = tuple(
         LayerProfile(
@@ -80,6 +83,8 @@ def summarise(
             saved=tuple(number[key] for key in findings.saved[index]),
             workspace_bytes=findings.workspace_bytes[index],
             flops=findings.flops[index],
+            work=estimate.layer(layer.nodes),
+            cache_bytes=0 if training else cache_bytes(program, layer.nodes),
         )
         for index, layer in enumerate(grouping.layers)
     )
