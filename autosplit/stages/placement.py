@@ -82,7 +82,10 @@ def _has_effect(program: Program, node: Node) -> bool:
     """Whether a call does more than return a value; a random draw moves the generator on."""
     if node.mutates or node.writes_state or node.random:
         return True
-    return node.op == "module" and program.module[node.target].training_state
+    if node.op != "module":
+        return False
+    module = program.module[node.target]
+    return module.random or module.training_state
 
 
 def _tuple_maker(program: Program, node: Node) -> str | None:

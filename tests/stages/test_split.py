@@ -292,6 +292,17 @@ def test_a_buffer_written_in_one_stage_and_used_in_another_is_refused():
     assert specs[1].nodes == ()
 
 
+def test_an_unread_dropout_still_draws():
+    root = ModuleSpec("", "M", "m:M", leaf=False, children=("drop",))
+    drop = ModuleSpec("drop", "Dropout", "torch.nn.Dropout", leaf=True, random=True)
+    nodes = (
+        Node("unread", "module", "drop", (Ref("x"),), value=VALUE),
+        Node("y", "function", "torch.neg", (Ref("x"),), value=VALUE),
+    )
+    specs, _ = split(with_modules(nodes, (), (root, drop)), {"unread": 0, "y": 0}, 1)
+    assert specs[0].nodes == ("unread", "y")
+
+
 def test_a_module_in_two_stages_shares_its_parameters():
     _, routing = split(norm_twice(training_state=False), {"a": 0, "y": 1}, 2)
     assert [s.name for s in routing.shared] == ["bn.weight"]
