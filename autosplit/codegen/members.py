@@ -204,8 +204,8 @@ def frozen_parts(graph: StageGraph, member: Layer) -> list[str]:
 
 def _layer(constructor: Constructor, states: list[StateSpec]) -> Expr:
     hints = _POSITIONAL.get(constructor.qualified.rpartition(".")[2], ())
-    names = [*hints, *[""] * len(constructor.args)]
     given, named = _plain_arguments(constructor)
+    names = [*hints, *[""] * len(given)]
     args = tuple(argument(arg, hint) for arg, hint in zip(given, names, strict=False))
     kwargs = tuple((key, argument(arg, key)) for key, arg in named)
     dtypes = {state.dtype for state in states if "float" in state.dtype}
@@ -226,14 +226,18 @@ def _plain_arguments(
         kwargs = tuple(
             pair for pair in kwargs if pair not in (("kdim", args[0]), ("vdim", args[0]))
         )
-    if not re.fullmatch(r"LayerNorm|RMSNorm|(Conv|ConvTranspose|MaxPool|AvgPool)\dd", name):
+    if re.fullmatch(r"LayerNorm|RMSNorm", name):
+        # A norm over (5, 5) is not one over 5: its shape says over how many dimensions it goes.
+        return tuple(_scalar(arg, longest=1) for arg in args), kwargs
+    if not re.fullmatch(r"(Conv|ConvTranspose|MaxPool|AvgPool)\dd", name):
         return args, kwargs
     return tuple(map(_scalar, args)), tuple((key, _scalar(arg)) for key, arg in kwargs)
 
 
-def _scalar(arg: Arg) -> Arg:
-    if isinstance(arg, Sequence) and arg.items and len(set(map(repr, arg.items))) == 1:
-        return arg.items[0]
+def _scalar(arg: Arg, longest: int = 3) -> Arg:
+    """Return the one number that a sequence of up to ``longest`` items repeats."""
+    if isinstance(arg, Sequence) and 0 < len(arg.items) <= longest:
+        return arg.items[0] if len(set(map(repr, arg.items))) == 1 else arg
     return arg
 
 
