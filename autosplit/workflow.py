@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from autosplit.artifacts import refuse_folder
-from autosplit.errors import DataError
+from autosplit.errors import AutosplitError, DataError
 from autosplit.serialize import SCHEMAS, digest, dump, load, parse_json, read_text
 from autosplit.types import (
     Artifact,
@@ -24,9 +24,11 @@ from autosplit.types import (
     Profile,
     VerificationReport,
 )
+from autosplit.units import format_bytes
 
 if TYPE_CHECKING:
     from autosplit.baselines import Comparison
+    from autosplit.hardware import DeviceSpec, Fit
     from autosplit.profilers import ProfileOptions
     from autosplit.readers import Workload, WorkloadPlan
     from autosplit.search import SearchResult
@@ -155,6 +157,31 @@ def compare(profile: Profile | PathLike, request: PlanRequest) -> tuple[Comparis
     return baselines.compare(planner.ordered_model(graph.build(_profile(profile)), request))
 
 
+def fit_device(profile: Profile | PathLike, device: str | None = None) -> tuple[DeviceSpec, Fit]:
+    """Fit to a measured profile which share of a device's peak its operators reach.
+
+    Parameters
+    ----------
+    profile
+        A measured profile, or the path of one.
+    device
+        Name in the table of devices; by default that of the device the profile was measured on.
+
+    Raises
+    ------
+    UsageError
+        If the table has no such device.
+    DataError
+        If the profile was not measured.
+    """
+    from autosplit import hardware
+
+    measured = _profile(profile)
+    named = "cpu" if measured.device.kind == "cpu" else measured.device.name
+    spec = hardware.find(device or named)
+    return spec, hardware.fit(measured, spec)
+
+
 def timeline(plan: Plan | PathLike, profile: Profile | PathLike | None = None) -> Timeline:
     """Return the step of a plan, played through event by event.
 
@@ -221,11 +248,13 @@ def export(
     ------
     DataError
         If the model or its profile has changed since the plan was made.
+    AutosplitError
+        If the model was profiled on meta and does not fit into the memory of this machine.
     """
     from autosplit import weights
 
     refuse_folder(output, force=force)
-    trace, routing, artifacts = _build(plan, target)
+    trace, routing, artifacts = _build(plan, target, with_weights=True)
     weights.write_export(output, artifacts, trace, routing, force=force)
     return artifacts
 
@@ -345,18 +374,38 @@ def _trace(ref: ModelRef) -> Trace:
     return trace(load_model(ref))
 
 
-def _build(plan: Plan | PathLike, target: str) -> tuple[Trace, Routing, tuple[Artifact, ...]]:
+def _with_weights(ref: ModelRef) -> ModelRef:
+    """Return how to build a model off meta, if the memory of this machine holds it."""
+    from autosplit.modelspec import load_model, meta
+
+    if not ref.on_meta:
+        return ref
+    needed, free = meta.step_bytes(load_model(ref).model), meta.free_bytes()
+    if free is not None and needed > free:
+        raise AutosplitError(
+            f"{ref.spec} does not fit into the memory of this machine",
+            cause=f"a step of it needs {format_bytes(needed)}, {format_bytes(free)} are free; it "
+            "was profiled on meta, and an export holds its weights",
+            hint="export on a larger machine, or look at the text alone with --dry-run",
+        )
+    return dataclasses.replace(ref, on_meta=False)
+
+
+def _build(
+    plan: Plan | PathLike, target: str, *, with_weights: bool = False
+) -> tuple[Trace, Routing, tuple[Artifact, ...]]:
     """Trace the model of a plan again, cut it, and write its stages as text."""
     from autosplit import codegen, stages
     from autosplit.targets import TARGETS
 
     chosen = plan if isinstance(plan, Plan) else load(Plan, plan)
     _check_profile(chosen)
-    trace = _trace(chosen.model)
+    trace = _trace(_with_weights(chosen.model) if with_weights else chosen.model)
     _check_model(chosen, trace)
     specs, routing = stages.split(trace.program, chosen.stage_of_node, len(chosen.stages))
     sources = codegen.generate(trace.program, specs)
-    return trace, routing, TARGETS[target].emit(chosen, trace.program, routing, sources)
+    exported = dataclasses.replace(chosen, model=dataclasses.replace(chosen.model, on_meta=False))
+    return trace, routing, TARGETS[target].emit(exported, trace.program, routing, sources)
 
 
 def _check_model(plan: Plan, trace: Trace) -> None:

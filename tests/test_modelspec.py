@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -7,7 +8,9 @@ import pytest
 import torch
 
 from autosplit.errors import UsageError
-from autosplit.modelspec import load_model
+from autosplit.modelspec import load_model, meta
+from autosplit.serialize import digest
+from autosplit.tracers import trace
 from autosplit.types import ModelRef
 
 MODEL = """
@@ -279,3 +282,53 @@ def test_huggingface_specs_that_fail(tmp_path):
     pytest.importorskip("transformers")
     with pytest.raises(UsageError, match="holds no Hugging Face config"):
         load_model(ModelRef(f"hf:{tmp_path}"))
+
+
+ON_META = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, scale):
+        super().__init__()
+        self.rnn = nn.GRU(8, 8, batch_first=True)
+        self.drop = nn.Dropout(0.1)
+        self.mask = torch.ones(8)
+        self.register_buffer("scale", scale)
+
+    def forward(self, x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            x, _ = self.rnn(x)
+            x = self.drop(x) * self.mask
+        return x.float() * self.scale
+
+
+def build():
+    return Net(torch.linspace(0, 1, 8)), (torch.zeros(3, 4, 8),)
+
+
+def reads_a_value():
+    return Net(torch.tensor([float(rate) for rate in torch.linspace(0, 1, 8)]))
+"""
+
+
+def test_a_model_on_meta_has_the_program_of_the_real_one(tmp_path: Path) -> None:
+    path = tmp_path / "net.py"
+    path.write_text(ON_META)
+    real = load_model(ModelRef(spec=f"{path}:build"))
+    found = load_model(ModelRef(spec=f"{path}:build", on_meta=True))
+    assert meta.is_on_meta(found.model)
+    assert not meta.is_on_meta(real.model)
+    assert digest(trace(found).program) == digest(trace(real).program)
+    assert meta.step_bytes(found.model) == meta.step_bytes(real.model) > 0
+
+
+def test_building_that_needs_values_is_refused_on_meta(tmp_path: Path) -> None:
+    path = tmp_path / "net.py"
+    path.write_text(ON_META)
+    with pytest.raises(UsageError, match="failed on meta") as raised:
+        load_model(ModelRef(spec=f"{path}:reads_a_value", on_meta=True))
+    assert raised.value.cause is not None
+    assert re.search(r"net\.py:\d+: ", raised.value.cause)
+    assert "--on-meta" in (raised.value.hint or "")

@@ -10,6 +10,7 @@ import click
 from autosplit import workflow
 from autosplit.cli.console import Terminal
 from autosplit.cli.options import FILE, SECONDS, Command, as_json, force
+from autosplit.errors import UsageError
 from autosplit.profilers import ProfileOptions
 from autosplit.report.data import profile_data, to_text
 from autosplit.report.tables import profile_tables
@@ -30,7 +31,15 @@ from autosplit.types import ModelRef
 )
 @click.option("--task", help="Task of a Hugging Face model, such as masked-lm.")
 @click.option("--dtype", help="Cast the model first, such as bfloat16.")
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto")
+@click.option("--device", default="auto", help="auto, cpu, cuda or one GPU: cuda:1.")
+@click.option(
+    "--analytic",
+    metavar="DEVICE",
+    help="Measure nothing: model times for a device of the table (autosplit device list).",
+)
+@click.option(
+    "--factors", type=click.Path(), help="Shares of the peak it reaches, from autosplit device fit."
+)
 @click.option(
     "--threads", type=click.IntRange(1), default=1, help="CPU threads that one stage will have."
 )
@@ -50,6 +59,11 @@ from autosplit.types import ModelRef
     default="layer",
     help="Smallest piece that the planner may move.",
 )
+@click.option(
+    "--on-meta",
+    is_flag=True,
+    help="Build the model without memory for its weights, and measure one layer of each kind.",
+)
 @click.option("--inference", is_flag=True, help="Forward only, in evaluation mode.")
 @as_json
 @force
@@ -63,6 +77,7 @@ def command(
     inputs: tuple[str, ...],
     task: str | None,
     dtype: str | None,
+    on_meta: bool,
     repetitions: int | None,
     as_json: bool,
     force: bool,
@@ -73,10 +88,14 @@ def command(
     MODEL is FILE.py:NAME, package.module:NAME or hf:DIR, where NAME builds the model.
     """
     refuse_existing(output, force)
+    if measuring["factors"] and not measuring["analytic"]:
+        raise UsageError("--factors goes with --analytic", hint="name the device they are for")
     if repetitions is not None:
         measuring |= {"min_repetitions": repetitions, "max_repetitions": repetitions}
     options = ProfileOptions(**measuring)
-    ref = ModelRef(spec=model, batch_size=batch_size, inputs=inputs, task=task, dtype=dtype)
+    ref = ModelRef(
+        spec=model, batch_size=batch_size, inputs=inputs, task=task, dtype=dtype, on_meta=on_meta
+    )
     with terminal.step("profile") as progress:
         result = workflow.profile(ref, options, progress=progress)
     workflow.save(result, output, force=force)

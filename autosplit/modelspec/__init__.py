@@ -14,6 +14,7 @@ from torch import nn
 
 from autosplit.errors import UsageError
 from autosplit.modelspec import inputs as shapes
+from autosplit.modelspec.meta import give_constants_memory
 from autosplit.modelspec.python import (
     call_builder,
     call_example_inputs,
@@ -85,6 +86,8 @@ def load_model(ref: ModelRef) -> LoadedModel:
         )
     if ref.dtype is not None:
         _cast(loaded, ref.dtype)
+    if ref.on_meta:
+        give_constants_memory(loaded.model)
     if ref.inference:
         loaded.model.eval()
     loaded.symbols = shapes.free_sizes(loaded.args, loaded.kwargs, loaded.batch_dims)
@@ -94,7 +97,7 @@ def load_model(ref: ModelRef) -> LoadedModel:
 def _load_python(ref: ModelRef) -> LoadedModel:
     source, name = split_spec(ref.spec)
     module = import_source(source)
-    model, args, kwargs = call_builder(module, name)
+    model, args, kwargs = call_builder(module, name, on_meta=ref.on_meta)
     maker = _function(module, "example_inputs")
     example_inputs = functools.partial(call_example_inputs, maker) if maker else None
     own = args is not None or kwargs is not None
@@ -119,7 +122,7 @@ def _load_python(ref: ModelRef) -> LoadedModel:
 def _load_huggingface(ref: ModelRef) -> LoadedModel:
     from autosplit.modelspec import huggingface
 
-    model, example_inputs = huggingface.build(ref.spec[len("hf:") :], ref.task)
+    model, example_inputs = huggingface.build(ref.spec[len("hf:") :], ref.task, on_meta=ref.on_meta)
     args, kwargs = example_inputs(ref.batch_size or _DEFAULT_BATCH)
     loaded = LoadedModel(
         ref,

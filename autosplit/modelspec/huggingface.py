@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from autosplit.errors import UsageError
+from autosplit.modelspec.meta import building
 
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -28,7 +29,9 @@ _TEXT_LENGTH = 16
 _TARGET_LENGTH = 12
 
 
-def build(directory: str, task: str | None) -> tuple[nn.Module, Callable[[int], Inputs]]:
+def build(
+    directory: str, task: str | None, *, on_meta: bool = False
+) -> tuple[nn.Module, Callable[[int], Inputs]]:
     """Build the model of a config directory and a function that makes inputs for it.
 
     Raises
@@ -54,7 +57,7 @@ def build(directory: str, task: str | None) -> tuple[nn.Module, Callable[[int], 
     kind = _task_of(config, task)
     config.use_cache = False
     try:
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), building(on_meta):
             torch.manual_seed(0)
             model: nn.Module = getattr(transformers, _TASKS[kind]).from_config(config)
     except ValueError as error:

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from autosplit.errors import AutosplitError, UsageError
+from autosplit.modelspec.meta import building
 
 _sibling_modules: dict[Path, set[str]] = {}
 """Names of the modules that were imported from the folder of a spec file."""
@@ -67,8 +68,12 @@ def import_source(source: str) -> ModuleType:
         raise fault(error, f"cannot import {source}") from error
 
 
-def call_builder(module: ModuleType, name: str) -> tuple[nn.Module, Any, Any]:
+def call_builder(
+    module: ModuleType, name: str, *, on_meta: bool = False
+) -> tuple[nn.Module, Any, Any]:
     """Call ``module.name()`` and return ``(model, args, kwargs)``; absent parts are None.
+
+    With ``on_meta`` the tensors it makes have shapes but no memory.
 
     Raises
     ------
@@ -77,13 +82,16 @@ def call_builder(module: ModuleType, name: str) -> tuple[nn.Module, Any, Any]:
     """
     builder = _lookup(module, name)
     try:
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), building(on_meta):
             torch.manual_seed(0)
             result = builder()
     except AutosplitError:
         raise
     except Exception as error:
-        raise fault(error, f"{name}() failed", module) from error
+        found = fault(error, f"{name}() failed{' on meta' if on_meta else ''}", module)
+        if on_meta:
+            found.hint = "tensors have no values while it builds; without --on-meta they have"
+        raise found from error
     parts = result if isinstance(result, tuple) else (result,)
     if not 1 <= len(parts) <= 3 or not isinstance(parts[0], nn.Module):
         raise UsageError(

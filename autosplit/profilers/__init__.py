@@ -39,12 +39,12 @@ def profile(
         Time and memory of each layer. The model is left as it was. Of a model on meta one layer
         of each structure is measured, with made-up values.
     """
-    from autosplit.profilers import measured, representatives  # noqa: F401 - file themselves
+    from autosplit.modelspec.meta import is_on_meta
+    from autosplit.profilers import analytic, measured, representatives  # noqa: F401 - file themselves
 
-    on_meta = any(parameter.is_meta for parameter in trace.model.parameters())
     kind = type(trace.model)
     ref = model or ModelRef(spec=f"{kind.__module__}:{kind.__qualname__}")
-    profiler = PROFILERS["representatives" if on_meta else "measured"]()
-    return profiler.profile(
-        trace, options or ProfileOptions(), ref, progress or (lambda done, total, what: None)
-    )
+    chosen = options or ProfileOptions()
+    measuring = "representatives" if is_on_meta(trace.model) else "measured"
+    profiler = PROFILERS["analytic" if chosen.analytic else measuring]()
+    return profiler.profile(trace, chosen, ref, progress or (lambda done, total, what: None))

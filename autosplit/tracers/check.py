@@ -9,11 +9,14 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from autosplit.errors import TraceError
+from autosplit.modelspec.meta import is_on_meta
 from autosplit.modelspec.structure import map_tensors, walk
 from autosplit.program import TensorSpec
 from autosplit.tracers.base import Trace
+from autosplit.tracers.fake import FakeModel, fake_input
 from autosplit.tracers.frames import failure
 from autosplit.tracers.replay import run_whole
 
@@ -33,7 +36,8 @@ def check(trace: Trace) -> None:
     """Run model and trace with the same random numbers and compare what they compute.
 
     Outputs, and in training gradients and buffers, must agree up to rounding. A model on meta
-    has no values: it is compared by shapes and dtypes.
+    has no values: what its trace returns is compared with what was recorded, by shapes and
+    dtypes.
 
     Raises
     ------
@@ -41,7 +45,7 @@ def check(trace: Trace) -> None:
         Naming the first value that differs.
     """
     model = trace.model
-    if any(parameter.is_meta for parameter in model.parameters()):
+    if is_on_meta(model):
         _check_shapes(trace)
         return
 
@@ -68,14 +72,23 @@ def check(trace: Trace) -> None:
 
 
 def _check_shapes(trace: Trace) -> None:
-    """Replay on meta and compare the outputs with what was recorded."""
-    args = map_tensors(trace.args, lambda _, tensor: tensor.to("meta"))
-    kwargs = map_tensors(trace.kwargs, lambda _, tensor: tensor.to("meta"))
+    """Replay on fake tensors and compare the outputs with what was recorded.
+
+    Fake tensors are on the device that the trace speaks of; on meta itself much does not run
+    (autocast, operations that mix devices).
+    """
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def fake(_: Any, tensor: torch.Tensor) -> torch.Tensor:
+        return fake_input(mode, tensor, {})
+
+    args, kwargs = map_tensors(trace.args, fake), map_tensors(trace.kwargs, fake)
     program = trace.program
     try:
-        outputs = run_whole(trace, args, kwargs, device="meta")
+        with FakeModel(trace.model, mode).in_place(), torch.random.fork_rng(devices=[]), mode:
+            outputs = run_whole(trace, args, kwargs)
     except Exception as error:
-        raise failure(error, "the traced operations fail on meta tensors") from error
+        raise failure(error, "the traced operations fail on fake tensors") from error
     for name, found in zip(program.output_tree.values(), outputs, strict=True):
         spec = program.node[name].value
         assert isinstance(spec, TensorSpec)

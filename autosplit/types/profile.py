@@ -34,6 +34,9 @@ class ModelRef:
         dtype the model is cast to; None leaves it as built.
     inference
         Whether the model is put into evaluation mode; else it stays as built.
+    on_meta
+        Whether the model is built on the meta device: with shapes but without memory for its
+        weights.
     """
 
     spec: str
@@ -42,6 +45,7 @@ class ModelRef:
     task: str | None = None
     dtype: str | None = None
     inference: bool = False
+    on_meta: bool = False
 
     def __post_init__(self) -> None:
         require_finite(self, "batch_size", minimum=1)
