@@ -290,6 +290,11 @@ def dump_data(data: Any, path: str | os.PathLike[str], *, force: bool = False) -
     write_text(path, json.dumps(data, ensure_ascii=False, allow_nan=False) + "\n", force=force)
 
 
+def dump_text(text: str, path: str | os.PathLike[str], *, force: bool = False) -> None:
+    """Write a text in a format of its own (TOML, CSV, DOT) to a file."""
+    write_text(path, text, force=force)
+
+
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)

@@ -78,7 +78,7 @@ def devices() -> Mapping[str, DeviceSpec]:
 
 
 def find(name: str) -> DeviceSpec:
-    """Return a device by its name in the table, or a spelling that leaves no doubt.
+    """Return a device by its name in the table, or as it names itself, where it leaves no doubt.
 
     Raises
     ------
@@ -90,10 +90,11 @@ def find(name: str) -> DeviceSpec:
     if wanted in table:
         return table[wanted]
     words = set(wanted.split("-"))
-    fitting = [key for key in table if words <= set(key.split("-"))]
+    parts = {key: set(key.split("-")) for key in table}
+    fitting = [key for key in table if words <= parts[key] or parts[key] <= words]
     if len(fitting) == 1:
         return table[fitting[0]]
-    close = fitting or difflib.get_close_matches(wanted, table, n=3)
+    close = fitting or difflib.get_close_matches(wanted, table, n=3, cutoff=0.5)
     if close:
         hint = f"did you mean {' or '.join(close)}?"
     else:

@@ -87,6 +87,8 @@ def _profile_facts(profile: Profile) -> list[tuple[str, RenderableType]]:
     state: dict[str, int] = defaultdict(int)
     for item in profile.states:
         state[item.kind] += item.nbytes
+    if device.clock == "model":
+        where += ", modelled"
     pairs: list[tuple[str, RenderableType]] = [
         ("model", Text(model_name(profile.model))),
         ("device", Text(f"{where}, torch {device.torch_version}")),
