@@ -200,10 +200,22 @@ def timeline(plan: Plan | PathLike, profile: Profile | PathLike | None = None) -
     from autosplit import planner
 
     found = plan if isinstance(plan, Plan) else load(Plan, plan)
-    source = profile if profile is not None else found.profile_path
-    if source is None:
+    source = profile_of(found) if profile is None else _profile(profile)
+    return planner.timeline(source, found)
+
+
+def profile_of(plan: Plan) -> Profile:
+    """Return the profile that a plan was made from.
+
+    Raises
+    ------
+    DataError
+        If the file that the plan names is not there, or has changed since.
+    """
+    if plan.profile_path is None:
         raise DataError("the plan does not say which profile it was made from")
-    return planner.timeline(_profile(source), found)
+    _check_profile(plan)
+    return _profile(plan.profile_path)
 
 
 def place(

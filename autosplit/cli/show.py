@@ -10,8 +10,11 @@ from autosplit import workflow
 from autosplit.cli.console import Terminal
 from autosplit.cli.options import FILE, Command, as_json, force
 from autosplit.errors import UsageError
-from autosplit.report.chrome import trace_data
+from autosplit.report.chrome import profile_trace, trace_data
+from autosplit.report.comparison import comparison_data, comparison_tables
 from autosplit.report.data import export_data, plan_data, profile_data, to_text
+from autosplit.report.dot import graph_dot
+from autosplit.report.sheet import plan_csv, profile_csv
 from autosplit.report.tables import (
     export_table,
     memory_table,
@@ -20,37 +23,57 @@ from autosplit.report.tables import (
     time_table,
 )
 from autosplit.report.trees import plan_tree, profile_tree
-from autosplit.serialize import dump_data, refuse_existing
+from autosplit.serialize import dump_data, dump_text, refuse_existing
 from autosplit.types import Plan, Profile
 
 
-@click.command(cls=Command, short_help="Show a profile, a plan or an export.")
+@click.command(cls=Command, short_help="Show a profile, a plan or an export; compare two profiles.")
 @click.argument("file", type=FILE)
-@click.option("--top", type=click.IntRange(1), default=10, help="Layers in a profile's table.")
+@click.argument("other", type=FILE, required=False)
+@click.option("--top", type=click.IntRange(1), default=10, help="Lines in a profile's table.")
 @click.option("--depth", type=click.IntRange(1), default=3, help="Names of a path in the tree.")
-@click.option("--trace", type=FILE, help="Write a plan's step as a Chrome trace (Perfetto).")
+@click.option("--trace", type=FILE, help="Write layers or a plan's step as a Chrome trace.")
+@click.option("--dot", type=FILE, help="Write the graph of layers for Graphviz.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print one line for each layer or stage.")
 @as_json
 @force
 @click.pass_obj
 def command(
     terminal: Terminal,
     file: Path,
+    other: Path | None,
     top: int,
     depth: int,
     trace: Path | None,
+    dot: Path | None,
+    as_csv: bool,
     as_json: bool,
     force: bool,
 ) -> None:
-    """Show FILE: a profile, a plan, or the folder of an export."""
-    if trace is not None:
-        refuse_existing(trace, force)
+    """Show FILE: a profile, a plan, or the folder of an export.
+
+    With OTHER, compare two profiles, module by module.
+    """
+    if as_csv and as_json:
+        raise UsageError("--csv and --json are two forms of one output", hint="give one of them")
+    for path in (trace, dot):
+        if path is not None:
+            refuse_existing(path, force)
     shown = workflow.read(file)
+    if other is not None:
+        if trace or dot or as_csv:
+            raise UsageError("two profiles are compared as a table", hint="or with --json")
+        _compare(terminal, shown, workflow.read(other), top, depth, as_json)
+        return
     if trace is not None:
-        if isinstance(shown, Profile):
-            raise UsageError("a profile has no step to trace", hint="give --trace with a plan")
-        dump_data(trace_data(workflow.timeline(shown)), trace, force=force)
+        dump_data(_trace_data(shown), trace, force=force)
         terminal.say(f"Wrote {trace}.")
-    if isinstance(shown, Profile):
+    if dot is not None:
+        dump_text(_dot(shown), dot, force=force)
+        terminal.say(f"Wrote {dot}.")
+    if as_csv:
+        terminal.write(profile_csv(shown) if isinstance(shown, Profile) else plan_csv(shown))
+    elif isinstance(shown, Profile):
         _show_profile(terminal, file, shown, top, depth, as_json)
     elif file.is_dir():
         _show_export(terminal, file, shown, as_json)
@@ -59,6 +82,36 @@ def command(
     else:
         _show_plan(terminal, shown)
         terminal.next_step("export", str(file), "-o", "pipeline")
+
+
+def _trace_data(shown: Profile | Plan) -> dict[str, object]:
+    if isinstance(shown, Profile):
+        return profile_trace(shown)
+    return trace_data(workflow.timeline(shown))
+
+
+def _dot(shown: Profile | Plan) -> str:
+    if isinstance(shown, Profile):
+        return graph_dot(shown)
+    return graph_dot(workflow.profile_of(shown), shown)
+
+
+def _compare(
+    terminal: Terminal,
+    first: Profile | Plan,
+    second: Profile | Plan,
+    top: int,
+    depth: int,
+    as_json: bool,
+) -> None:
+    if not isinstance(first, Profile) or not isinstance(second, Profile):
+        raise UsageError(
+            "only profiles are compared", hint="autosplit plan --compare compares plans"
+        )
+    if as_json:
+        terminal.write(to_text(comparison_data(first, second, depth)))
+    else:
+        terminal.show(*comparison_tables(first, second, depth, top))
 
 
 def _show_profile(

@@ -1,4 +1,4 @@
-"""A simulated step as a Chrome trace: open it in Perfetto or ``chrome://tracing``.
+"""Layers or a simulated step as a Chrome trace: open it in Perfetto or ``chrome://tracing``.
 
 Format: "Trace Event Format", complete events (``ph: X``) with times in microseconds.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from autosplit.simulate import Event, Timeline
+from autosplit.types import Profile
 
 _LETTER = {"forward": "F", "backward": "B", "weight": "W", "send": "send", "receive": "recv"}
 
@@ -34,6 +35,38 @@ def trace_data(timeline: Timeline) -> dict[str, Any]:
         "displayTimeUnit": "ms",
         "traceEvents": [*names, *(_event(event) for event in timeline.events)],
     }
+
+
+def profile_trace(profile: Profile) -> dict[str, Any]:
+    """Return the layers of a profile one after another: all forwards, then all backwards.
+
+    Times are medians; on a device nothing stands between two layers but what they take alone.
+    """
+    passes = [("forward", layer, layer.forward) for layer in profile.layers]
+    if profile.training:
+        passes += [("backward", layer, layer.backward) for layer in reversed(profile.layers)]
+    events: list[dict[str, Any]] = []
+    start_s = 0.0
+    for kind, layer, timing in passes:
+        events.append(
+            {
+                "ph": "X",
+                "name": layer.name,
+                "cat": kind,
+                "pid": 0,
+                "tid": 0,
+                "ts": 1e6 * start_s,
+                "dur": 1e6 * timing.median_s,
+                "args": {
+                    "structure": layer.structure,
+                    "spread_us": 1e6 * timing.spread_s,
+                    "workspace_bytes": layer.workspace_bytes,
+                },
+            }
+        )
+        start_s += timing.median_s
+    name = {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": profile.device.name}}
+    return {"displayTimeUnit": "ms", "traceEvents": [name, *events]}
 
 
 def _event(event: Event) -> dict[str, Any]:

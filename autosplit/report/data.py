@@ -8,7 +8,7 @@ from typing import Any
 
 from autosplit.baselines import Comparison
 from autosplit.readers import WorkloadPlan
-from autosplit.report.advice import advise, total_s
+from autosplit.report.advice import advise, precision, total_s
 from autosplit.search import Candidate
 from autosplit.serialize import to_data
 from autosplit.types import ExportedStage, Plan, Profile, VerificationReport
@@ -32,6 +32,10 @@ def profile_data(profile: Profile) -> dict[str, Any]:
         "forward_s": forward_s,
         "backward_s": total_s(profile) - forward_s,
         "whole": to_data(profile.whole),
+        "precision": precision(profile),
+        "modelled": profile.device.clock == "model",
+        "cache_bytes": sum(layer.cache_bytes for layer in profile.layers),
+        "sweep": [dict(point.sizes) for point in profile.sweep],
         "param_bytes": sum(s.nbytes for s in profile.states if s.kind == "parameter"),
         "saved_bytes": sum(storage.nbytes for storage in profile.storages),
         "layers": [

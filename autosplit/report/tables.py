@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from autosplit.readers import WorkloadPlan
-from autosplit.report.advice import advise, layer_s, total_s
+from autosplit.report.advice import advise, layer_s, precision, total_s
 from autosplit.report.bars import bar, heat
 from autosplit.report.paths import summarize
 from autosplit.report.styles import GOOD, HINT, HOT, LABEL, STRONG, WARM
@@ -100,6 +100,12 @@ def _profile_facts(profile: Profile) -> list[tuple[str, RenderableType]]:
         saved = sum(storage.nbytes for storage in profile.storages)
         pairs.append(("activations", f"{format_bytes(saved)} kept for backward"))
     pairs.append(("micro-batch", _step_text(profile)))
+    if device.clock not in ("model", "file"):
+        pairs.append(("precision", _precision_text(profile)))
+    if profile.sweep:
+        pairs.append(("sweep", _sweep_text(profile)))
+    if held := sum(layer.cache_bytes for layer in profile.layers):
+        pairs.append(("key-value cache", f"{format_bytes(held)} for each token of a row"))
     return pairs
 
 
@@ -117,6 +123,23 @@ def _step_text(profile: Profile) -> str:
     if profile.whole is not None:
         text += f" (layers sum to {profile.whole.ratio:.2f}× the whole)"
     return text
+
+
+def _precision_text(profile: Profile) -> str:
+    """Return how well the sum over layers is known, from the spread of their samples."""
+    samples = min(layer.forward.samples for layer in profile.layers)
+    counted = f"{_count(samples, 'sample')} of each layer at least"
+    if samples < 2:
+        return counted
+    return f"±{format_share(precision(profile))} of the sum, {counted}"
+
+
+def _sweep_text(profile: Profile) -> str:
+    values: dict[str, set[int]] = defaultdict(set)
+    for point in profile.sweep:
+        for name, value in point.sizes:
+            values[name].add(value)
+    return "; ".join(f"{name} {', '.join(map(str, sorted(v)))}" for name, v in values.items())
 
 
 def _slowest(profile: Profile, top: int) -> Table:

@@ -1,10 +1,13 @@
+import csv
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
 from autosplit import serialize
 from autosplit.errors import ExitCode
+from autosplit.types import Timing
 from tests import examples
 
 
@@ -88,6 +91,43 @@ def test_a_step_is_written_as_a_trace(run, profile_file, folder):
     again = run("show", "plan.json", "--trace", "step.json")
     assert again.exit_code == 1
     assert "--force" in again.stderr
-    refused = run("show", profile_file, "--trace", "other.json")
-    assert refused.exit_code == 2
-    assert not (folder / "other.json").exists()
+    assert run("show", profile_file, "--trace", "layers.json").exit_code == 0
+    layers = json.loads((folder / "layers.json").read_text())["traceEvents"][1:]
+    assert len(layers) == 16
+    assert sum(event["dur"] for event in layers) == pytest.approx(54300)
+
+
+def test_layers_and_stages_are_printed_as_csv(run, profile_file, plan_file):
+    rows = list(csv.DictReader(run("show", profile_file, "--csv").stdout.splitlines()))
+    assert [row["layer"] for row in rows] == list(examples.NAMES)
+    assert float(rows[7]["forward_s"]) == 0.009
+    stages = list(csv.DictReader(run("show", plan_file, "--csv").stdout.splitlines()))
+    assert stages[1]["layers"] == "head"
+    assert run("show", plan_file, "--csv", "--json").exit_code == ExitCode.USAGE
+
+
+def test_the_graph_is_written_for_graphviz(run, profile_file, folder):
+    assert run("plan", profile_file, "--stages", "2").exit_code == 0
+    assert run("show", profile_file, "--dot", "model.dot").exit_code == 0
+    text = (folder / "model.dot").read_text()
+    assert '"h.0.attn" -> "h.0.mlp"' in text
+    assert "cluster" not in text
+    assert run("show", "plan.json", "--dot", "plan.dot").exit_code == 0
+    text = (folder / "plan.dot").read_text()
+    assert text.count("subgraph cluster_") == 2
+    assert text.count("color=red") == 1
+    assert run("show", "plan.json", "--dot", "plan.dot").exit_code == 1
+
+
+def test_two_profiles_are_compared(run, profile_file, plan_file, folder):
+    source = examples.profile()
+    layers = tuple(replace(each, backward=Timing(0.0)) for each in source.layers)
+    serialize.dump(replace(source, layers=layers), folder / "other.json")
+    shown = run("show", profile_file, "other.json", "--depth", "1")
+    assert shown.exit_code == ExitCode.OK
+    assert re.search(r"all +54.3 ms +18.1 ms +0.33×", shown.stdout)
+    data = json.loads(run("show", profile_file, "other.json", "--depth", "2", "--json").stdout)
+    assert data["total"]["ratio"] == pytest.approx(1 / 3)
+    assert [module["path"] for module in data["modules"]][:2] == ["embed", "h.0"]
+    assert run("show", profile_file, plan_file).exit_code == ExitCode.USAGE
+    assert run("show", profile_file, "other.json", "--csv").exit_code == ExitCode.USAGE

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from autosplit.report import tables, trees
-from autosplit.types import BatchCheck, Comparison, Profile, VerificationReport
+from autosplit.hardware import devices, find
+from autosplit.report import comparison, hardware, tables, trees
+from autosplit.types import BatchCheck, Comparison, Profile, Timing, VerificationReport
 from tests import examples
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -41,9 +42,32 @@ def verification(largest=3e-8, faults=()):
     )
 
 
+def other_profile():
+    """A profile of a model of two blocks less, twice as fast, with one layer more."""
+    source = examples.profile()
+    layers = tuple(
+        replace(layer, forward=Timing(layer.forward.median_s / 2, 0.0, 12), saved=layer.saved[:0])
+        for layer in source.layers
+        if not layer.name.startswith("h.1")
+    )
+    extra = replace(layers[-1], name="loss", module="loss", forward=Timing(1e-4))
+    return Profile(
+        source.model,
+        "1",
+        replace(source.device, kind="cuda", name="NVIDIA H200", clock="model"),
+        (*layers, extra),
+        values=(),
+        states=(),
+        storages=source.storages,
+    )
+
+
 VIEWS = {
     "profile": lambda: tables.profile_tables(examples.profile()),
     "profile_tree": lambda: [trees.profile_tree(examples.profile())],
+    "comparison": lambda: comparison.comparison_tables(examples.profile(), other_profile()),
+    "devices": lambda: [hardware.device_table(devices().values())],
+    "device": lambda: [hardware.device_facts(find("h100-sxm"))],
     "plan": lambda: tables.plan_tables(examples.plan()),
     "plan_tree": lambda: [trees.plan_tree(examples.plan())],
     "plan_time": lambda: [tables.time_table(examples.plan())],
