@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from autosplit.codegen.constants import spell
-from autosplit.codegen.definitions import ClassGroup, Definition
+from autosplit.codegen.definitions import Classes, ClassGroup, Definition
 from autosplit.codegen.errors import CodegenError
 from autosplit.codegen.expressions import (
     Attribute,
@@ -28,7 +28,7 @@ from autosplit.codegen.expressions import (
     values,
 )
 from autosplit.codegen.layout import statement
-from autosplit.codegen.modules import path
+from autosplit.codegen.modules import deep_path, path
 from autosplit.codegen.operators import DEVICE
 from autosplit.codegen.scopes import Loop, Scope, StageGraph, Statement
 from autosplit.codegen.spelling import quote, show
@@ -48,8 +48,10 @@ class Body:
         The class it is a method of; None for a function.
     first_slot
         Number of the first number of this body among those of the class.
-    helper, method
-        Name of the function that holds a call; number of the method that does.
+    helper
+        Name of the function that holds a call.
+    classes
+        The classes of the stage.
     """
 
     graph: StageGraph
@@ -57,7 +59,7 @@ class Body:
     owner: ClassGroup | None
     first_slot: int
     helper: Callable[[int], str]
-    method: Callable[[int], int]
+    classes: Classes
     indent: str
     uses: set[str] = field(default_factory=set)
 
@@ -310,9 +312,8 @@ class Body:
         return call("torch.get_default_device")
 
     def _state(self, name: str) -> Expr:
-        return path(
-            self._definition().tree, name[len(self.scope.prefix) :], Text("self"), self.starts
-        )
+        rel = name[len(self.scope.prefix) :]
+        return deep_path(self.classes, self._definition(), rel, self.starts)
 
     def _fill(self, expr: Expr) -> Expr:
         return transform(expr, self._leaf)
@@ -327,7 +328,7 @@ class Body:
                 return self._number(leaf)
             case ModuleRef(fqn, call_index):
                 module = self._state(fqn)
-                number = 0 if call_index is None else self.method(call_index)
+                number = 0 if call_index is None else self.classes.method(call_index)
                 return module if number == 0 else Attribute(module, f"forward_{number + 1}")
             case StateRef(fqn):
                 return self._state(fqn)

@@ -17,6 +17,7 @@ from autosplit.codegen.definitions import (
     collect,
     method_of,
 )
+from autosplit.codegen.errors import CodegenError
 from autosplit.codegen.expressions import (
     Expr,
     Leaf,
@@ -232,6 +233,8 @@ def _skeleton(
             bodies.append(key)
             definition.bodies.append((scope, before))
         definition.method[scope.call.index] = bodies.index(key)
+    if any(definition.method[call] for call in definition.chained):
+        raise CodegenError(f"sequences run {definition.fqn!r} in several ways")
     return held, tuple(skeleton for skeleton, _ in bodies)
 
 

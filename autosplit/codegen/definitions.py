@@ -31,6 +31,7 @@ from autosplit.codegen.members import (
     registration_order,
 )
 from autosplit.codegen.scopes import Scope, StageGraph
+from autosplit.codegen.tree import linked
 
 
 @dataclass(eq=False)
@@ -42,7 +43,9 @@ class Definition:
     fqn, name
         Name of the module and wished name of the class.
     scopes
-        Its calls.
+        Its calls, those made by an ``nn.Sequential`` first.
+    chained
+        Those calls.
     bodies
         A scope for each different body, with the number of the body's first slot; a second
         body becomes a second method.
@@ -57,6 +60,7 @@ class Definition:
     fqn: str
     name: str
     scopes: list[Scope] = field(default_factory=list)
+    chained: set[int] = field(default_factory=set)
     bodies: list[tuple[Scope, int]] = field(default_factory=list)
     method: dict[int, int] = field(default_factory=dict)
     members: dict[str, Member] = field(default_factory=dict)
@@ -136,13 +140,54 @@ def collect(graph: StageGraph, root: Scope) -> dict[str, Definition]:
     order = registration_order(graph)
     for definition in definitions.values():
         _add_members(graph, definition, definitions)
+    _hand_down(definitions)
     _add_unused_and_ties(graph, definitions, order)
     for definition in definitions.values():
         definition.members = dict(
             sorted(definition.members.items(), key=lambda pair: _rank(order, definition, pair[0]))
         )
         definition.tree = build_tree(graph, definition.fqn, definition.members)
+        if _is_sequence(graph, definition):
+            definition.tree.kind = "sequence"
+    _chained_first(definitions, root)
     return definitions
+
+
+def _chained_first(definitions: dict[str, Definition], root: Scope) -> None:
+    """Let ``forward`` be the body that an ``nn.Sequential`` runs, whatever other calls do."""
+    chained: set[int] = set()
+    for scope in root.scopes():
+        definition = definitions.get(scope.fqn)
+        if scope.kind == "sequence" or (definition and definition.tree.kind == "sequence"):
+            chained |= {item.call.index for item in scope.items if isinstance(item, Scope)}
+    for definition in definitions.values():
+        definition.chained = chained.intersection(s.call.index for s in definition.scopes)
+        definition.scopes.sort(key=lambda scope: scope.call.index not in chained)
+
+
+def _is_sequence(graph: StageGraph, definition: Definition) -> bool:
+    """Say whether a class runs layers named 0, 1, ... one after the other and does no more."""
+    layers = definition.tree.children
+    if not layers or list(layers) != [str(index) for index in range(len(layers))]:
+        return False
+    if any(isinstance(layer, Branch | State | Tie) for layer in layers.values()):
+        return False
+    names = [definition.prefix + name for name in layers]
+    return all(_runs(graph, scope) == names for scope in definition.scopes)
+
+
+def _runs(graph: StageGraph, scope: Scope) -> list[str | None]:
+    """Return the modules that a plain chain of calls runs; nothing if it is none."""
+    if scope.kind != "module" or not linked(graph, scope):
+        return []
+    if any(graph.nodes[name].ambient != scope.ambient for name in scope.nodes()):
+        return []
+    return [
+        graph.held_module(graph.nodes[item].target, scope.prefix)
+        if isinstance(item, str)
+        else (item.fqn if item.kind != "function" else None)
+        for item in scope.items
+    ]
 
 
 def _definitions(root: Scope) -> dict[str, Definition]:
@@ -170,7 +215,6 @@ def _add_members(
                 rel = leaf.fqn[len(definition.prefix) :]
                 called = inner.get(leaf.call) if leaf.call is not None else None
                 definition.members.setdefault(rel, _module(graph, leaf.fqn, called, definitions))
-    _drop_covered(definition)
 
 
 def _module(
@@ -192,12 +236,19 @@ def _chain_item(
     return _module(graph, graph.held_module(target, scope.prefix) or target, None, definitions)
 
 
-def _drop_covered(definition: Definition) -> None:
-    """Forget states that a layer or another class of the same definition brings along."""
-    owners = [rel for rel, member in definition.members.items() if not isinstance(member, State)]
-    for rel in [rel for rel, member in definition.members.items() if isinstance(member, State)]:
-        if any(rel.startswith(f"{owner}.") for owner in owners):
-            del definition.members[rel]
+def _hand_down(definitions: dict[str, Definition]) -> None:
+    """Let a class that is inside another hold what the outer one reaches through it."""
+    for definition in sorted(definitions.values(), key=lambda each: len(each.prefix)):
+        members = definition.members
+        owners = sorted((rel for rel, m in members.items() if not isinstance(m, State)), key=len)
+        for rel in list(members):
+            owner = next((each for each in owners if rel.startswith(f"{each}.")), None)
+            if owner is None:
+                continue
+            member, holder = members.pop(rel), members[owner]
+            if isinstance(holder, Child) and not isinstance(member, State):
+                inner = rel[len(owner) + 1 :]
+                definitions[holder.fqn].members.setdefault(inner, member)
 
 
 def _add_unused_and_ties(

@@ -90,7 +90,8 @@ Member: TypeAlias = Layer | State | Tie | Child | Chain
 class Branch:
     """A module that only holds others, or the class itself.
 
-    ``kind`` is "module", "list", "dict", "parameter list" or "parameter dict".
+    ``kind`` is "module", "list", "dict", "parameter list" or "parameter dict", and "sequence"
+    for a class that is an ``nn.Sequential``.
     """
 
     children: dict[str, Branch | Member] = field(default_factory=dict)

@@ -36,7 +36,7 @@ INDENT = " " * 8
 
 def access(base: Expr, kind: str, name: str) -> Expr:
     """Return how a child of a container is reached."""
-    if kind in ("list", "parameter list"):
+    if kind in ("list", "parameter list", "sequence"):
         return Subscript(base, (Text(name),))
     if kind in ("dict", "parameter dict"):
         return Subscript(base, (Text(quote(name)),))
@@ -52,25 +52,16 @@ def is_attribute(name: str) -> bool:
     return unicodedata.normalize("NFKC", name) == name
 
 
-def path(tree: Branch, rel: str, base: Expr, starts: Mapping[str, Expr] | None = None) -> Expr:
-    """Return how a member of a class is reached from ``base`` (``self``).
-
-    Parameters
-    ----------
-    starts
-        Relative name to the variable of a loop that holds it.
-    """
+def path(tree: Branch, rel: str, base: Expr) -> Expr:
+    """Return how a member of a class is reached from ``base`` (``self``)."""
     here: Branch | Member = tree
-    expr, walked = base, ""
+    expr = base
     for name in rel.split("."):
-        walked = f"{walked}.{name}" if walked else name
         if isinstance(here, Branch):
             expr = access(expr, here.kind, name)
             here = here.children[name]
         else:
             expr = access(expr, "module", name)
-        if starts and walked in starts:
-            expr = starts[walked]
     return expr
 
 
@@ -90,9 +81,18 @@ class Init:
         for rel, member in self.definition.members.items():
             self.made[rel] = self._fill(member_expr(self.graph, self.classes.definitions, member))
 
+    def base(self) -> list[str]:
+        """Return the call of the base class's constructor, which gets the layers of a sequence."""
+        layers: list[Expr] = []
+        if self.definition.tree.kind == "sequence":
+            layers = _repeats([self.made[name] for name in self.definition.tree.children])
+        constructor = Attribute(call("super"), "__init__")
+        return statement(INDENT, "", Invoke(constructor, tuple(layers)))
+
     def lines(self) -> list[str]:
-        """Return the statements, ``super().__init__()`` left out."""
-        found = list(self._contents(self.definition.tree, Text("self"), "", filled=False))
+        """Return the statements after ``super().__init__()``."""
+        filled = self.definition.tree.kind == "sequence"
+        found = list(self._contents(self.definition.tree, Text("self"), "", filled=filled))
         for rel, member in self.definition.members.items():
             if isinstance(member, Layer):
                 found += self._frozen(rel, member)
@@ -112,7 +112,7 @@ class Init:
             self.slot += 1
             return spell(part) if argument is None else Text(argument)
 
-        return transform(expr, leaf)
+        return _short(transform(expr, leaf))
 
     # ------------------------------------------------------------ containers
 
@@ -219,11 +219,24 @@ class Init:
         return deep_path(self.classes, self.definition, name[len(self.definition.prefix) :])
 
 
-def deep_path(classes: Classes, definition: Definition, rel: str) -> Expr:
-    """Return how a class reaches a name that may belong to a class inside it."""
+def deep_path(
+    classes: Classes,
+    definition: Definition,
+    rel: str,
+    starts: Mapping[str, Expr] | None = None,
+) -> Expr:
+    """Return how a class reaches a name that may belong to a class inside it.
+
+    Parameters
+    ----------
+    starts
+        Relative name to the variable of a loop that holds it.
+    """
     expr: Expr = Text("self")
     here: Branch | Member = definition.tree
+    walked = ""
     for name in rel.split(".") if rel else ():
+        walked = f"{walked}.{name}" if walked else name
         if isinstance(here, Branch):
             expr = access(expr, here.kind, name)
             below = here.children.get(name)
@@ -236,6 +249,8 @@ def deep_path(classes: Classes, definition: Definition, rel: str) -> Expr:
         if isinstance(below, Child):
             below = classes.definitions[below.fqn].tree
         here = below if below is not None else Branch()
+        if starts and walked in starts:
+            expr = starts[walked]
     return expr
 
 
@@ -274,14 +289,27 @@ def _list(parts: list[Expr]) -> Expr:
     runs = list(_runs(parts))
     if len(runs) == 1 and len(parts) > 1:
         return Comprehension("list", parts[0], "_", _range(0, len(parts)))
+    return Display("list", tuple(_repeats(parts)))
+
+
+def _repeats(parts: list[Expr]) -> list[Expr]:
+    """Return parts with stretches of equal ones as ``*(part for _ in range(n))``."""
     items: list[Expr] = []
-    for start, stop in runs:
+    for start, stop in _runs(parts):
         if stop - start < 2:
             items.append(parts[start])
         else:
             repeat = Comprehension("bare", parts[start], "_", _range(0, stop - start))
             items.append(Unary("*", Invoke(Text(""), (repeat,))))
-    return Display("list", tuple(items))
+    return items
+
+
+def _short(expr: Expr) -> Expr:
+    """Return a constructor with equal parts of each ``nn.Sequential`` in it said once."""
+    match expr:
+        case Invoke(Attribute(Text("nn"), "Sequential") as function, args, ()):
+            return Invoke(function, tuple(_repeats([_short(arg) for arg in args])))
+    return expr
 
 
 def _dict(names: list[str], parts: list[Expr]) -> Expr:

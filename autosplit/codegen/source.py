@@ -13,6 +13,7 @@ from autosplit.codegen.layout import signature
 from autosplit.codegen.modules import Init
 from autosplit.codegen.scopes import Scope, StageGraph
 
+_BASES = {"dict": "nn.ModuleDict", "sequence": "nn.Sequential"}
 _STRING = re.compile(r'"""[\s\S]*?"""|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'')
 
 
@@ -53,30 +54,30 @@ class Source:
         definition = group.first
         init = Init(self.graph, self.classes, group, self._class_name)
         made = init.lines()
+        layers = definition.tree.kind == "sequence"
         used: set[str] = set()
         methods: list[str] = []
-        for number, (scope, first_slot) in enumerate(definition.bodies):
+        for number, (scope, first_slot) in enumerate(() if layers else definition.bodies):
             body = self._body(scope, group, first_slot, " " * 8)
             name = "forward" if number == 0 else f"forward_{number + 1}"
             parameters = ["self", *(scope.variables[value] for value in scope.inputs)]
             methods += ["", *signature("    ", name, parameters), *body.lines()]
             used |= body.uses
         kept = [f"        self.{name} = {name}" for name in group.arguments if name in used]
-        base = "nn.ModuleDict" if definition.tree.kind == "dict" else "nn.Module"
+        base = _BASES.get(definition.tree.kind, "nn.Module")
         lines = [
             f"class {group.name}({base}):",
             *docstring("    ", describe_class(self.graph, self.classes, group)),
         ]
-        if made or kept:
+        if made or kept or layers:
             parameters = ["self", *group.arguments]
             head = signature("    ", "__init__", parameters)
-            lines += ["", *head, "        super().__init__()", *kept, *made]
+            lines += ["", *head, *init.base(), *kept, *made]
         return lines + methods
 
     def _body(self, scope: Scope, owner: ClassGroup | None, first_slot: int, indent: str) -> Body:
-        return Body(
-            self.graph, scope, owner, first_slot, self.helpers.name, self.classes.method, indent
-        )
+        name = self.helpers.name
+        return Body(self.graph, scope, owner, first_slot, name, self.classes, indent)
 
     def _class_name(self, index: int) -> str:
         return self.classes.groups[index].name

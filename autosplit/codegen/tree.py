@@ -268,11 +268,12 @@ def unlinked_sequences(graph: StageGraph, root: Scope) -> Iterator[tuple[Scope, 
     """Yield ``(parent, sequence)`` for each sequence that is more than a chain of values."""
     for scope in [*root.scopes(), root]:
         for child in scope.items:
-            if isinstance(child, Scope) and child.kind == "sequence" and not _linked(graph, child):
+            if isinstance(child, Scope) and child.kind == "sequence" and not linked(graph, child):
                 yield scope, child
 
 
-def _linked(graph: StageGraph, scope: Scope) -> bool:
+def linked(graph: StageGraph, scope: Scope) -> bool:
+    """Say whether each item of a scope takes only what the one before returned."""
     if len(scope.inputs) != 1 or len(scope.outputs) != 1 or scope.inputs[0].startswith("$"):
         return False
     value = scope.inputs[0]

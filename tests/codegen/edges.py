@@ -272,6 +272,27 @@ class Nested(nn.Module):
         return self.stack(x)
 
 
+class Stack(nn.Sequential):
+    """A sequence under a name of its own, with equal layers in a row."""
+
+    def __init__(self) -> None:
+        equal = (nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(3))
+        super().__init__(nn.Linear(WIDTH, WIDTH), *equal, Two())
+
+
+class Chained(nn.Module):
+    """A sequence, of which one layer is also called in another way before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stack = Stack()
+        self.plain = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(4)), Two())
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stack[4](x, residual=True) + self.plain[4](x, residual=True)
+        return self.plain(self.stack(x))
+
+
 class Half(nn.Module):
     """Weights of another dtype."""
 
@@ -299,5 +320,6 @@ EDGES = (
     Dense,
     Repeated,
     Nested,
+    Chained,
     Half,
 )

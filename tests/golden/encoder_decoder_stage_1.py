@@ -34,7 +34,7 @@ class AttentionEncoder(nn.Module):
         return self.out(mixed.transpose(1, 2).flatten(2))
 
 
-class FeedForward(nn.ModuleDict):
+class FeedForward(nn.Sequential):
     """encoder.2.feed_forward, decoder.0..1.feed_forward.
 
     Args:
@@ -45,15 +45,7 @@ class FeedForward(nn.ModuleDict):
     """
 
     def __init__(self):
-        super().__init__()
-        self["0"] = nn.Linear(40, 160)
-        self["1"] = nn.ReLU()
-        self["2"] = nn.Linear(160, 40)
-
-    def forward(self, x):
-        for layer in self.values():
-            x = layer(x)
-        return x
+        super().__init__(nn.Linear(40, 160), nn.ReLU(), nn.Linear(160, 40))
 
 
 class Attention(nn.Module):

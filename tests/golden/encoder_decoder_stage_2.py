@@ -64,7 +64,7 @@ class AttentionCross(nn.Module):
         return self.out(mixed.transpose(1, 2).flatten(2))
 
 
-class FeedForward(nn.ModuleDict):
+class FeedForward(nn.Sequential):
     """decoder.2..3.feed_forward.
 
     Args:
@@ -75,15 +75,7 @@ class FeedForward(nn.ModuleDict):
     """
 
     def __init__(self):
-        super().__init__()
-        self["0"] = nn.Linear(40, 160)
-        self["1"] = nn.ReLU()
-        self["2"] = nn.Linear(160, 40)
-
-    def forward(self, x):
-        for layer in self.values():
-            x = layer(x)
-        return x
+        super().__init__(nn.Linear(40, 160), nn.ReLU(), nn.Linear(160, 40))
 
 
 class DecoderBlock(nn.Module):
