@@ -1,63 +1,171 @@
-"""Weights of an export: one safetensors file per stage, written one tensor at a time."""
+"""Weights of an export: one safetensors file per stage, written one tensor at a time.
+
+They come from the live model, or from files that hold them. How files are read and written is
+the exported runtime's own code.
+"""
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TypeAlias
 
-import torch
 from torch import Tensor
 
 from autosplit.artifacts import write_folder
 from autosplit.errors import AutosplitError
 from autosplit.modelspec.structure import walk_inputs
 from autosplit.stages import Routing
+from autosplit.targets.templates.torch.pipeline import transfer
+from autosplit.targets.templates.torch.pipeline.errors import PipelineError
+from autosplit.targets.templates.torch.pipeline.matching import converted, match
+from autosplit.targets.templates.torch.pipeline.routing import read_routing
+from autosplit.targets.templates.torch.pipeline.tensorfiles import (
+    TensorInfo,
+    Tensors,
+    open_tensors,
+    write_tensors,
+)
 from autosplit.tracers.base import Trace
 from autosplit.types import Artifact
 
-_DTYPES = {
-    torch.bool: "BOOL",
-    torch.uint8: "U8",
-    torch.int8: "I8",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e5m2: "F8_E5M2",
-    torch.int16: "I16",
-    torch.uint16: "U16",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int32: "I32",
-    torch.uint32: "U32",
-    torch.float32: "F32",
-    torch.int64: "I64",
-    torch.uint64: "U64",
-    torch.float64: "F64",
-    torch.complex64: "C64",
-}
+PathLike: TypeAlias = str | os.PathLike[str]
 
 
-def write_export(
-    output: str | os.PathLike[str],
-    artifacts: Iterable[Artifact],
-    trace: Trace,
-    routing: Routing,
-    *,
-    force: bool = False,
-) -> None:
-    """Write an export: its text files and the weights of every stage.
+@contextlib.contextmanager
+def _speaking() -> Iterator[None]:
+    """Turn what the runtime's code refuses into an error of this package."""
+    try:
+        yield
+    except PipelineError as error:
+        raise AutosplitError(error.message, hint=error.hint) from None
+
+
+def open_weights(path: PathLike) -> Tensors:
+    """Open weights without reading them.
+
+    Parameters
+    ----------
+    path
+        A ``.safetensors`` file, a ``state_dict`` of ``torch.save``, or a Hugging Face folder.
 
     Raises
     ------
     AutosplitError
-        If the folder may not be replaced, the disk refuses, or the model has no weights.
+        If they are not there, damaged, or more than tensors.
     """
+    with _speaking():
+        return open_tensors(Path(path))
+
+
+# ---------------------------------------------------------------- export
+
+
+def write_export(
+    output: PathLike,
+    artifacts: Iterable[Artifact],
+    trace: Trace,
+    routing: Routing,
+    *,
+    source: Tensors | None = None,
+    convert: bool = False,
+    force: bool = False,
+) -> None:
+    """Write an export: its text files and the weights of every stage.
+
+    Parameters
+    ----------
+    output, force
+        The folder, and whether an earlier export there may be replaced.
+    artifacts
+        Text files.
+    trace, routing
+        The model, and what each stage holds of it.
+    source
+        Where the weights come from instead of the model, whose parameters may then be on meta.
+    convert
+        Convert floating-point tensors of ``source`` to the model's dtype where they have
+        another, instead of refusing them.
+
+    Raises
+    ------
+    AutosplitError
+        If the folder may not be replaced, the disk refuses, the model has no weights, or
+        ``source`` does not hold exactly the model's.
+    """
+    values = ModelTensors(trace) if source is None else StoredTensors(trace, source, convert)
     write_folder(
-        output, artifacts, lambda folder: write_weights(trace, routing, folder), force=force
+        output, artifacts, lambda folder: write_weights(values, routing, folder), force=force
     )
 
 
-def write_weights(trace: Trace, routing: Routing, folder: Path) -> None:
+class ModelTensors:
+    """Parameters, buffers and captured constants of a model, by every name they have."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.tensors: dict[str, Tensor] = dict(trace.constants)
+        self.tensors.update(trace.model.named_parameters(remove_duplicate=False))
+        self.tensors.update(trace.model.named_buffers(remove_duplicate=False))
+
+    def once(self, names: Iterable[str]) -> dict[str, TensorInfo]:
+        """Describe the tensors of ``names``, a tied one under the first of its names alone."""
+        first: dict[int, str] = {}
+        for name in names:
+            first.setdefault(id(self.tensors[name]), name)
+        return {name: TensorInfo.of(self.tensors[name]) for name in first.values()}
+
+    def read(self, name: str) -> Tensor:
+        """Return one tensor."""
+        if self.tensors[name].is_meta:
+            raise AutosplitError(
+                f"{name} has no value: the model was built without weights",
+                hint="export from a model with weights",
+            )
+        return self.tensors[name]
+
+
+class StoredTensors(ModelTensors):
+    """The same with the values of a file for all that the model's ``state_dict`` holds.
+
+    Raises
+    ------
+    AutosplitError
+        If the file does not hold exactly that.
+    """
+
+    def __init__(self, trace: Trace, source: Tensors, convert: bool) -> None:
+        super().__init__(trace)
+        self.source = source
+        first: dict[int, str] = {}
+        saved = _saved(trace)
+        names = {name: first.setdefault(id(self.tensors[name]), name) for name in saved}
+        aliases = {name: other for name, other in names.items() if name != other}
+        with _speaking():
+            expected = self.once(saved)
+            chosen = match(expected, aliases, source, convert=convert)
+        self.chosen = {name: chosen[other] for name, other in names.items()}
+
+    def read(self, name: str) -> Tensor:
+        """Return one tensor."""
+        if name not in self.chosen:
+            return super().read(name)
+        return converted(name, self.source.read(self.chosen[name]), self.tensors[name].dtype)
+
+
+def _saved(trace: Trace) -> list[str]:
+    """Return every name of the parameters and buffers that a ``state_dict`` holds."""
+    return [
+        name
+        for state in trace.program.states
+        if state.persistent and state.kind != "constant"
+        for name in (state.fqn, *state.aliases)
+    ]
+
+
+def write_weights(values: ModelTensors, routing: Routing, folder: Path) -> None:
     """Write ``weights/`` of an export.
 
     ``stage_K.safetensors`` holds what the stage's ``state_dict`` holds, each tensor once, under
@@ -66,75 +174,17 @@ def write_weights(trace: Trace, routing: Routing, folder: Path) -> None:
     """
     place = folder / "weights"
     place.mkdir()
-    tensors = _model_tensors(trace)
-    for stage, names in enumerate(routing.state):
-        hidden = set(routing.buffers[stage])
-        visible = (name for name in names if name not in hidden)
-        write_safetensors(place / f"stage_{stage}.safetensors", _once(tensors, visible))
-        if hidden:
-            path = place / f"buffers_{stage}.safetensors"
-            write_safetensors(path, _once(tensors, routing.buffers[stage]))
-    write_safetensors(place / "example.safetensors", dict(_example_inputs(trace)))
-
-
-def write_safetensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a safetensors file; memory is needed for one tensor at a time.
-
-    The format is a header length (8 bytes, little-endian), a JSON header with dtype, shape and
-    place of each tensor, and the tensors' bytes (https://github.com/huggingface/safetensors).
-    """
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    offset = 0
-    for name, tensor in tensors.items():
-        end = offset + tensor.numel() * tensor.element_size()
-        header[name] = {
-            "dtype": _dtype(name, tensor),
-            "shape": list(tensor.shape),
-            "data_offsets": [offset, end],
-        }
-        offset = end
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    with path.open("wb") as stream:
-        stream.write(len(text).to_bytes(8, "little"))
-        stream.write(text)
-        for tensor in tensors.values():
-            stream.write(_bytes(tensor))
-
-
-def _dtype(name: str, tensor: Tensor) -> str:
-    if tensor.is_meta:
-        raise AutosplitError(
-            f"{name} has no value: the model was built without weights",
-            hint="export from a model with weights",
-        )
-    if tensor.dtype not in _DTYPES:
-        raise AutosplitError(f"{name} is {tensor.dtype}, which safetensors cannot hold")
-    return _DTYPES[tensor.dtype]
-
-
-def _bytes(tensor: Tensor) -> memoryview:
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy().data
-
-
-def _model_tensors(trace: Trace) -> dict[str, Tensor]:
-    """Return parameters, buffers and captured constants by every name they have."""
-    found: dict[str, Tensor] = dict(trace.constants)
-    found.update(trace.model.named_parameters(remove_duplicate=False))
-    found.update(trace.model.named_buffers(remove_duplicate=False))
-    return found
-
-
-def _once(tensors: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
-    """Return the tensors of ``names``, a tied one under the first of its names alone."""
-    seen: set[int] = set()
-    found: dict[str, Tensor] = {}
-    for name in names:
-        if id(tensors[name]) not in seen:
-            seen.add(id(tensors[name]))
-            found[name] = tensors[name]
-    return found
+    with _speaking():
+        for stage, names in enumerate(routing.state):
+            hidden = set(routing.buffers[stage])
+            visible = values.once(name for name in names if name not in hidden)
+            write_tensors(place / f"stage_{stage}.safetensors", visible, values.read)
+            if hidden:
+                infos = values.once(routing.buffers[stage])
+                write_tensors(place / f"buffers_{stage}.safetensors", infos, values.read)
+        examples = dict(_example_inputs(values.trace))
+        infos = {name: TensorInfo.of(tensor) for name, tensor in examples.items()}
+        write_tensors(place / "example.safetensors", infos, examples.__getitem__)
 
 
 def _example_inputs(trace: Trace) -> Iterator[tuple[str, Tensor]]:
@@ -143,3 +193,60 @@ def _example_inputs(trace: Trace) -> Iterator[tuple[str, Tensor]]:
     for path, tensor in walk_inputs(trace.args, trace.kwargs):
         if path in names and not tensor.is_meta:
             yield names[path], tensor
+
+
+# ---------------------------------------------------------------- checkpoints of an export
+
+
+def merge(
+    export: PathLike,
+    output: PathLike,
+    *,
+    weights: PathLike | None = None,
+    max_shard_bytes: int | None = None,
+    config: Path | None = None,
+    force: bool = False,
+) -> None:
+    """Write one model from the weights of the stages; see ``workflow.merge_checkpoint``."""
+    folder = Path(export)
+    with _speaking():
+        routing = read_routing(folder / "routing.json")
+        _refuse_existing(Path(output), force)
+        transfer.merge(
+            routing,
+            folder / "weights" if weights is None else Path(weights),
+            Path(output),
+            max_shard_bytes=max_shard_bytes,
+            config=config,
+        )
+
+
+def split(
+    export: PathLike,
+    file: PathLike,
+    output: PathLike,
+    *,
+    convert: bool = False,
+    force: bool = False,
+) -> None:
+    """Write the weights of the stages from a model's; see ``workflow.split_checkpoint``."""
+    folder = Path(export)
+    with _speaking():
+        routing = read_routing(folder / "routing.json")
+        _refuse_existing(Path(output), force)
+        transfer.split(routing, Path(file), folder / "weights", Path(output), convert=convert)
+
+
+def recut(old: PathLike, export: PathLike, output: PathLike, *, force: bool = False) -> None:
+    """Take over what another pipeline has trained; see ``workflow.recut_checkpoint``."""
+    folder, source = Path(export), Path(old)
+    with _speaking():
+        routing = read_routing(folder / "routing.json")
+        _refuse_existing(Path(output), force)
+        trained = source / "weights" if (source / "routing.json").is_file() else source
+        transfer.recut(routing, trained, folder / "weights", Path(output))
+
+
+def _refuse_existing(output: Path, force: bool) -> None:
+    if output.exists() and not force:
+        raise AutosplitError(f"{output} exists", hint="pass --force to replace it")

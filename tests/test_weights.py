@@ -12,8 +12,10 @@ from torch import nn
 from autosplit import stages
 from autosplit.errors import AutosplitError
 from autosplit.program import InputSpec, Node, Program, Ref, StateSpec, TensorSpec, Tree
+from autosplit.targets.templates.torch.pipeline import PipelineError
+from autosplit.targets.templates.torch.pipeline.tensorfiles import TensorInfo, write_tensors
 from autosplit.tracers.base import Trace
-from autosplit.weights import write_export, write_safetensors, write_weights
+from autosplit.weights import ModelTensors, write_export, write_weights
 
 DTYPES = [
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn),
@@ -31,7 +33,7 @@ def test_every_dtype_comes_back_bit_for_bit(tmp_path: Path, dtype: torch.dtype):
         "empty": torch.ones(0, 4, dtype=dtype),
         'odd "näme" \n': torch.ones(2, dtype=dtype),
     }
-    write_safetensors(tmp_path / "t.safetensors", tensors)
+    write(tmp_path / "t.safetensors", tensors)
     found = load_file(tmp_path / "t.safetensors")
     assert set(found) == set(tensors)
     for name, tensor in tensors.items():
@@ -45,11 +47,17 @@ def _raw(tensor: torch.Tensor) -> list[int]:
     return flat.view(torch.uint8).tolist()
 
 
+def write(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    infos = {name: TensorInfo.of(tensor) for name, tensor in tensors.items()}
+    write_tensors(path, infos, tensors.__getitem__)
+
+
 def test_what_cannot_be_written_is_named(tmp_path: Path):
-    with pytest.raises(AutosplitError, match="w has no value: the model was built without"):
-        write_safetensors(tmp_path / "t", {"w": torch.ones(2, device="meta")})
-    with pytest.raises(AutosplitError, match=r"w is torch\.complex128"):
-        write_safetensors(tmp_path / "t", {"w": torch.ones(2, dtype=torch.complex128)})
+    with pytest.raises(PipelineError, match=r"w is complex128 of shape \(2,\), which safetensors"):
+        write(tmp_path / "t", {"w": torch.ones(2, dtype=torch.complex128)})
+    with pytest.raises(PipelineError, match="__metadata__ is float32"):
+        write(tmp_path / "t", {"__metadata__": torch.ones(2)})
+    assert not (tmp_path / "t").exists()
 
 
 class Tied(nn.Module):
@@ -109,7 +117,7 @@ def traced() -> Trace:
 def test_each_stage_gets_its_tensors_once(tmp_path: Path):
     trace = traced()
     _, routing = stages.split(trace.program, {"m": 0, "y": 1}, 2)
-    write_weights(trace, routing, tmp_path)
+    write_weights(ModelTensors(trace), routing, tmp_path)
     files = {path.stem: load_file(path) for path in (tmp_path / "weights").iterdir()}
     assert {name: sorted(tensors) for name, tensors in files.items()} == {
         "stage_0": ["a", "unused"],
