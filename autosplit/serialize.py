@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 SCHEMAS: dict[type, tuple[str, tuple[int, int]]] = {
     Profile: ("autosplit.profile", (1, 1)),
-    Plan: ("autosplit.plan", (1, 0)),
+    Plan: ("autosplit.plan", (1, 1)),
 }
 
 # ---------------------------------------------------------------- encode

@@ -32,8 +32,8 @@ from tests import examples
 # Change a number together with the version in serialize.SCHEMAS: a new major version where old
 # files cannot be read, a new minor one where a field with a default was added.
 FIELDS = {
-    Profile: ((1, 1), "def886250458"),
-    Plan: ((1, 0), "3ed7ea9f4de2"),
+    Profile: ((1, 1), "aba2361617c5"),
+    Plan: ((1, 1), "6289ade10b48"),
 }
 
 

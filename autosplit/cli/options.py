@@ -162,6 +162,21 @@ class CommaList(click.ParamType):  # type: ignore[type-arg]
         return tuple(part.strip() for part in value.split(",") if part.strip())
 
 
+class CommaNumbers(click.ParamType):  # type: ignore[type-arg]
+    """Whole numbers from 1, between commas."""
+
+    name = "n,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the numbers, ascending, as a tuple."""
+        if not isinstance(value, str):
+            return value
+        parts = [part.strip() for part in value.split(",")]
+        if not all(part.isdecimal() and int(part) > 0 for part in parts):
+            self.fail(f"{value!r} is not one or several whole numbers, such as 1,2,4", param, ctx)
+        return tuple(sorted({int(part) for part in parts}))
+
+
 class ClusterFile(click.ParamType):  # type: ignore[type-arg]
     """A TOML file of devices and links."""
 

@@ -86,6 +86,8 @@ def load_model(ref: ModelRef) -> LoadedModel:
         )
     if ref.dtype is not None:
         _cast(loaded, ref.dtype)
+    if ref.autocast is not None:
+        _run_under_autocast(loaded.model, ref.autocast)
     if ref.on_meta:
         give_constants_memory(loaded.model)
     if ref.inference:
@@ -177,10 +179,29 @@ def _function(module: Any, name: str) -> Callable[..., Any] | None:
     return found if callable(found) else None
 
 
-def _cast(loaded: LoadedModel, name: str) -> None:
+def _floating(name: str) -> torch.dtype:
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise UsageError(f"{name!r} is no floating-point dtype", hint="try bfloat16 or float32")
+    return dtype
+
+
+def _run_under_autocast(model: nn.Module, name: str) -> None:
+    """Let the forward of a model run under autocast, wherever its parameters are."""
+    dtype = _floating(name)
+    forward = model.forward
+
+    @functools.wraps(forward)
+    def under_autocast(*args: Any, **kwargs: Any) -> Any:
+        device = next((parameter.device.type for parameter in model.parameters()), "cpu")
+        with torch.autocast("cpu" if device == "meta" else device, dtype=dtype):
+            return forward(*args, **kwargs)
+
+    model.forward = under_autocast
+
+
+def _cast(loaded: LoadedModel, name: str) -> None:
+    dtype = _floating(name)
     loaded.model.to(dtype)
 
     def change(_: Any, tensor: torch.Tensor) -> torch.Tensor:

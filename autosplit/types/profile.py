@@ -32,6 +32,8 @@ class ModelRef:
         Hugging Face task; None elsewhere.
     dtype
         dtype the model is cast to; None leaves it as built.
+    autocast
+        dtype that the forward runs in under autocast; None leaves it as written.
     inference
         Whether the model is put into evaluation mode; else it stays as built.
     on_meta
@@ -44,6 +46,7 @@ class ModelRef:
     inputs: tuple[str, ...] = ()
     task: str | None = None
     dtype: str | None = None
+    autocast: str | None = None
     inference: bool = False
     on_meta: bool = False
 
@@ -279,14 +282,16 @@ class Profile:
         """Layers by name."""
         return {layer.name: layer for layer in self.layers}
 
-    def at(self, **sizes: int) -> Profile:
+    def at(self, *, batch_size: int | None = None, **sizes: int) -> Profile:
         """Return the profile that the model has at other sizes of its input.
 
         Parameters
         ----------
+        batch_size
+            Rows of a micro-batch.
         sizes
-            Values of symbols of the sweep (``batch=3``, ``seq=96``), each within the measured
-            ones; the largest measured where none is given.
+            Values of other symbols of the sweep (``seq=96``). Each lies within the measured
+            ones, and is the largest of them where it is not given.
 
         Returns
         -------
@@ -308,6 +313,8 @@ class Profile:
         known = {
             name: max(point.size(name) for point in self.sweep) for name, _ in self.sweep[0].sizes
         }
+        if batch_size is not None:
+            sizes["batch"] = batch_size
         if unknown := sorted(set(sizes) - set(known)):
             raise UsageError(
                 f"the model has no size {unknown[0]!r}", hint=f"it has: {', '.join(known)}"
