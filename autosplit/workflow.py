@@ -6,14 +6,18 @@ that planning never loads torch.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import importlib.metadata
 import os
+import platform
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from autosplit.artifacts import refuse_folder
 from autosplit.errors import AutosplitError, DataError
+from autosplit.journal import Journal
 from autosplit.serialize import SCHEMAS, digest, dump, load, parse_json, read_text
 from autosplit.types import (
     Artifact,
@@ -45,6 +49,8 @@ def profile(
     options: ProfileOptions | None = None,
     *,
     progress: Progress | None = None,
+    partial: PathLike | None = None,
+    force: bool = False,
 ) -> Profile:
     """Trace a model and measure it layer by layer.
 
@@ -57,11 +63,18 @@ def profile(
         What is measured, where and how precisely.
     progress
         Called with steps done, all steps and what is being done.
+    partial
+        File in which results are kept as they come: the same call goes on from there after it
+        was cut short. Removed at the end by who keeps the profile.
+    force
+        Drop results of another run in that file.
 
     Raises
     ------
     TraceError
         If the model's forward cannot be recorded.
+    DataError
+        If ``partial`` holds results of another run.
     """
     from autosplit import profilers
 
@@ -69,8 +82,55 @@ def profile(
     inference = options is not None and options.inference
     ref = dataclasses.replace(ref, spec=_absolute(ref.spec), inference=inference)
     trace = _trace(ref)
-    measured = profilers.profile(trace, options, progress, model=ref)
+    journal = _journal(partial, force, digest(trace.program), ref, options)
+    measured = profilers.profile(trace, options, progress, model=ref, journal=journal)
     return dataclasses.replace(measured, notes=(*trace.program.warnings, *measured.notes))
+
+
+def sweep(
+    model: ModelRef | str,
+    sizes: Mapping[str, Sequence[int]],
+    options: ProfileOptions | None = None,
+    *,
+    progress: Progress | None = None,
+) -> Profile:
+    """Profile a model at several sizes of its input, in one profile.
+
+    Parameters
+    ----------
+    model
+        As in ``profile``.
+    sizes
+        Values of sizes that may change: ``{"batch": (1, 2, 4), "seq": (128, 256)}``.
+    options
+        What is measured; its time limit is shared by all sizes.
+    progress
+        Called with steps done, all steps and what is being done.
+
+    Returns
+    -------
+    Profile
+        The profile at the largest sizes; ``Profile.at`` gives those at others, and in between.
+
+    Raises
+    ------
+    UsageError
+        If a size cannot change, or the model does not run at one of them.
+    """
+    from autosplit import profilers
+    from autosplit.profilers import sweep as sweeping
+
+    chosen = options or profilers.ProfileOptions()
+    ref = ModelRef(spec=model) if isinstance(model, str) else model
+    ref = dataclasses.replace(
+        ref,
+        spec=_absolute(ref.spec),
+        batch_size=max(sizes.get("batch", ())) if "batch" in sizes else ref.batch_size,
+        inference=chosen.inference,
+    )
+    trace = _trace(ref)
+    found = sweeping.sweep(trace, sizes, chosen, progress, model=ref)
+    return dataclasses.replace(found, notes=(*trace.program.warnings, *found.notes))
 
 
 def plan(
@@ -118,7 +178,8 @@ def search(
     Parameters
     ----------
     profiles
-        Profiles of one model at the batch sizes a micro-batch may have, or their paths.
+        Profiles of one model at the batch sizes a micro-batch may have, or their paths; one of
+        several sizes stands for all of them.
     request
         What stays as it is: memory, links, optimizer, wishes, limits.
     devices
@@ -133,17 +194,19 @@ def search(
     """
     from autosplit import search as searching
 
-    measured = [_profile(profile) for profile in profiles]
-    for found, given in zip(measured, profiles, strict=True):
+    measured = [(each, given) for given in profiles for each in _at_sizes(_profile(given))]
+    for found, given in measured:
         if found.model.batch_size is None:
             raise DataError(
                 f"{given} does not say how many rows a micro-batch has",
                 hint="profile the model with --batch-size",
             )
-    result = searching.search(measured, request, devices=devices, global_batch=global_batch)
+    result = searching.search(
+        [found for found, _ in measured], request, devices=devices, global_batch=global_batch
+    )
     best = next(
         _with_source(result.best, found, given)
-        for found, given in zip(measured, profiles, strict=True)
+        for found, given in measured
         if digest(found) == result.best.profile_digest
     )
     first, *others = result.candidates
@@ -215,7 +278,7 @@ def profile_of(plan: Plan) -> Profile:
     if plan.profile_path is None:
         raise DataError("the plan does not say which profile it was made from")
     _check_profile(plan)
-    return _profile(plan.profile_path)
+    return _at_batch(_profile(plan.profile_path), plan.model.batch_size)
 
 
 def place(
@@ -241,7 +304,13 @@ def place(
 
 
 def export(
-    plan: Plan | PathLike, output: PathLike, *, target: str = "torch", force: bool = False
+    plan: Plan | PathLike,
+    output: PathLike,
+    *,
+    target: str = "torch",
+    weights: PathLike | None = None,
+    convert_weights: bool = False,
+    force: bool = False,
 ) -> tuple[Artifact, ...]:
     """Write the stages of a plan as a folder that runs by itself.
 
@@ -253,6 +322,13 @@ def export(
         Folder to write; written beside and renamed at the end.
     target
         Framework that will run the stages.
+    weights
+        Weights to write instead of those the model is built with: a ``.safetensors`` file, a
+        ``state_dict`` of ``torch.save``, or a Hugging Face folder. They are copied one tensor
+        at a time, and the model is built without memory for its parameters.
+    convert_weights
+        Convert floating-point tensors of ``weights`` to the model's dtype where they have
+        another, instead of refusing them.
     force
         Replace ``output`` if it exists.
 
@@ -261,14 +337,119 @@ def export(
     DataError
         If the model or its profile has changed since the plan was made.
     AutosplitError
-        If the model was profiled on meta and does not fit into the memory of this machine.
+        If ``weights`` are damaged or not exactly the model's, or if the model was profiled on
+        meta and does not fit into the memory of this machine.
     """
-    from autosplit import weights
+    from autosplit import weights as storage
 
     refuse_folder(output, force=force)
-    trace, routing, artifacts = _build(plan, target, with_weights=True)
-    weights.write_export(output, artifacts, trace, routing, force=force)
+    source = None if weights is None else storage.open_weights(weights)
+    trace_again = _trace_with_weights if source is None else _trace_without_weights
+    trace, routing, artifacts = _build(plan, target, trace_again)
+    storage.write_export(
+        output, artifacts, trace, routing, source=source, convert=convert_weights, force=force
+    )
     return artifacts
+
+
+def merge_checkpoint(
+    folder: PathLike,
+    output: PathLike,
+    *,
+    weights: PathLike | None = None,
+    max_shard_bytes: int | None = None,
+    force: bool = False,
+) -> None:
+    """Write one model from the weights of an export's stages.
+
+    Parameters
+    ----------
+    folder
+        The export.
+    output
+        A ``.safetensors`` or ``.pt`` file; with ``max_shard_bytes`` a folder.
+    weights
+        Weights of its stages: those of the export, or a checkpoint of its training.
+    max_shard_bytes
+        Write a Hugging Face folder of shards that are at most this large.
+    force
+        Replace ``output`` if it exists.
+
+    Raises
+    ------
+    AutosplitError
+        If weights are missing or damaged, or copies of a tensor differ.
+    """
+    from autosplit import weights as storage
+
+    config = _config_of(load(Plan, Path(folder) / "plan.json")) if max_shard_bytes else None
+    storage.merge(
+        folder,
+        output,
+        weights=weights,
+        max_shard_bytes=max_shard_bytes,
+        config=config,
+        force=force,
+    )
+
+
+def split_checkpoint(
+    folder: PathLike,
+    weights: PathLike,
+    output: PathLike,
+    *,
+    convert: bool = False,
+    force: bool = False,
+) -> None:
+    """Write the weights of an export's stages from those of the whole model.
+
+    Parameters
+    ----------
+    folder
+        The export.
+    weights
+        What ``export`` takes as ``weights``.
+    output
+        Folder to write, for ``--weights`` of ``train.py``.
+    convert
+        Convert floating-point tensors to the model's dtype where they have another.
+    force
+        Replace ``output`` if it exists.
+
+    Raises
+    ------
+    AutosplitError
+        If ``weights`` are damaged or not exactly the model's.
+    """
+    from autosplit import weights as storage
+
+    storage.split(folder, weights, output, convert=convert, force=force)
+
+
+def recut_checkpoint(
+    old: PathLike, folder: PathLike, output: PathLike, *, force: bool = False
+) -> None:
+    """Take over what one pipeline has trained into another pipeline of the same model.
+
+    Parameters
+    ----------
+    old
+        An export, or a checkpoint of its training; optimizer state comes along.
+    folder
+        The new export.
+    output
+        Folder to write, for ``--weights`` or ``--resume`` of the new ``train.py``.
+    force
+        Replace ``output`` if it exists.
+
+    Raises
+    ------
+    AutosplitError
+        If the two are not of the same model, or files are missing or damaged.
+    """
+    from autosplit import weights as storage
+
+    storage.recut(old, folder, output, force=force)
 
 
 def render(plan: Plan | PathLike, *, target: str = "torch") -> tuple[Artifact, ...]:
@@ -364,6 +545,19 @@ def _profile(profile: Profile | PathLike) -> Profile:
     return found
 
 
+def _at_sizes(profile: Profile) -> list[Profile]:
+    """Return a profile at each batch size it holds."""
+    sizes = sorted({dict(point.sizes).get("batch", 0) for point in profile.sweep} - {0})
+    return [_at_batch(profile, size) for size in sizes] or [profile]
+
+
+def _at_batch(profile: Profile, batch_size: int | None) -> Profile:
+    """Return a profile at a batch size, itself where that is its own."""
+    if not profile.sweep or batch_size in (None, profile.model.batch_size):
+        return profile
+    return profile.at(batch_size=batch_size)
+
+
 def _with_source(plan: Plan, profile: Profile, given: Profile | PathLike) -> Plan:
     """Keep in a plan what its export needs of the profile."""
     path = None if isinstance(given, Profile) else str(Path(given).resolve())
@@ -386,6 +580,12 @@ def _trace(ref: ModelRef) -> Trace:
     return trace(load_model(ref))
 
 
+def _journal(path: PathLike | None, force: bool, *run: Any) -> Journal:
+    """Return what is kept of a run, told from others by its inputs and the machine."""
+    machine = (platform.node(), importlib.metadata.version("torch"))
+    return Journal(None if path is None else Path(path), digest((run, machine)), force=force)
+
+
 def _with_weights(ref: ModelRef) -> ModelRef:
     """Return how to build a model off meta, if the memory of this machine holds it."""
     from autosplit.modelspec import load_model, meta
@@ -403,8 +603,41 @@ def _with_weights(ref: ModelRef) -> ModelRef:
     return dataclasses.replace(ref, on_meta=False)
 
 
+def _trace_with_weights(plan: Plan) -> Trace:
+    return _trace(_with_weights(plan.model))
+
+
+def _trace_without_weights(plan: Plan) -> Trace:
+    """Trace the model without memory for its parameters; with it where that does not work.
+
+    It does not for a model that looks at its parameters while it is built.
+    """
+    from autosplit.modelspec import load_model, meta
+    from autosplit.tracers import trace
+
+    with contextlib.suppress(AutosplitError):
+        with meta.without_parameters():
+            loaded = load_model(dataclasses.replace(plan.model, on_meta=False))
+        found = trace(loaded)
+        others = (*loaded.model.buffers(), *found.constants.values())
+        if digest(found.program) == plan.fingerprint and not any(each.is_meta for each in others):
+            return found
+    return _trace_with_weights(plan)
+
+
+def _trace_model(plan: Plan) -> Trace:
+    return _trace(plan.model)
+
+
+def _config_of(plan: Plan) -> Path | None:
+    """Return the ``config.json`` that a Hugging Face model was built from."""
+    kind, _, folder = plan.model.spec.partition(":")
+    path = Path(folder) / "config.json"
+    return path if kind == "hf" and path.is_file() else None
+
+
 def _build(
-    plan: Plan | PathLike, target: str, *, with_weights: bool = False
+    plan: Plan | PathLike, target: str, trace_again: Callable[[Plan], Trace] = _trace_model
 ) -> tuple[Trace, Routing, tuple[Artifact, ...]]:
     """Trace the model of a plan again, cut it, and write its stages as text."""
     from autosplit import codegen, stages
@@ -412,7 +645,7 @@ def _build(
 
     chosen = plan if isinstance(plan, Plan) else load(Plan, plan)
     _check_profile(chosen)
-    trace = _trace(_with_weights(chosen.model) if with_weights else chosen.model)
+    trace = trace_again(chosen)
     _check_model(chosen, trace)
     specs, routing = stages.split(trace.program, chosen.stage_of_node, len(chosen.stages))
     sources = codegen.generate(trace.program, specs)
@@ -438,7 +671,8 @@ def _check_profile(plan: Plan) -> None:
     """Refuse a plan whose profile has changed since; one that is gone cannot be asked."""
     if plan.profile_path is None or not Path(plan.profile_path).exists():
         return
-    if digest(load(Profile, plan.profile_path)) != plan.profile_digest:
+    source = _at_batch(load(Profile, plan.profile_path), plan.model.batch_size)
+    if digest(source) != plan.profile_digest:
         raise DataError(
             "the plan is stale",
             cause=f"{plan.profile_path} has changed since the plan was made",

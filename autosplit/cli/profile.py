@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import click
 
 from autosplit import workflow
 from autosplit.cli.console import Terminal
-from autosplit.cli.options import FILE, SECONDS, Command, as_json, force
+from autosplit.cli.options import FILE, SECONDS, Command, CommaNumbers, as_json, force
 from autosplit.errors import UsageError
 from autosplit.profilers import ProfileOptions
 from autosplit.report.data import profile_data, to_text
@@ -18,10 +20,36 @@ from autosplit.serialize import refuse_existing
 from autosplit.types import ModelRef
 
 
+def _sizes(
+    batch_size: tuple[int, ...] | None, seq_len: tuple[int, ...] | None
+) -> dict[str, tuple[int, ...]]:
+    """Return the sizes to go through; one batch size alone is that of the example inputs."""
+    if seq_len is None and len(batch_size or ()) < 2:
+        return {}
+    given = {"batch": batch_size, "seq": seq_len}
+    return {name: values for name, values in given.items() if values}
+
+
+@contextmanager
+def _kept_when_interrupted(terminal: Terminal, partial: Path) -> Iterator[None]:
+    """Tell where the results are when the user interrupts the measurement."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if partial.exists():
+            terminal.say(f"What was measured is in {partial}; the same command goes on from there.")
+        raise
+
+
 @click.command(cls=Command, short_help="Measure a model layer by layer.")
 @click.argument("model")
 @click.option("-o", "--output", type=FILE, default="profile.json", help="File to write.")
-@click.option("--batch-size", type=click.IntRange(1), help="Rows of one micro-batch.")
+@click.option(
+    "--batch-size", type=CommaNumbers(), help="Rows of one micro-batch; several are all measured."
+)
+@click.option(
+    "--seq-len", type=CommaNumbers(), help="Length of sequences; several are all measured."
+)
 @click.option(
     "--input",
     "inputs",
@@ -31,6 +59,7 @@ from autosplit.types import ModelRef
 )
 @click.option("--task", help="Task of a Hugging Face model, such as masked-lm.")
 @click.option("--dtype", help="Cast the model first, such as bfloat16.")
+@click.option("--autocast", metavar="DTYPE", help="Run the forward under autocast to this dtype.")
 @click.option("--device", default="auto", help="auto, cpu, cuda or one GPU: cuda:1.")
 @click.option(
     "--analytic",
@@ -73,10 +102,12 @@ def command(
     /,
     model: str,
     output: Path,
-    batch_size: int | None,
+    batch_size: tuple[int, ...] | None,
+    seq_len: tuple[int, ...] | None,
     inputs: tuple[str, ...],
     task: str | None,
     dtype: str | None,
+    autocast: str | None,
     on_meta: bool,
     repetitions: int | None,
     as_json: bool,
@@ -86,6 +117,9 @@ def command(
     """Trace MODEL and measure time and memory of each layer.
 
     MODEL is FILE.py:NAME, package.module:NAME or hf:DIR, where NAME builds the model.
+
+    Results are kept beside the output (profile.json.partial) as they come: after an interrupt
+    the same command goes on from there.
     """
     refuse_existing(output, force)
     if measuring["factors"] and not measuring["analytic"]:
@@ -94,11 +128,25 @@ def command(
         measuring |= {"min_repetitions": repetitions, "max_repetitions": repetitions}
     options = ProfileOptions(**measuring)
     ref = ModelRef(
-        spec=model, batch_size=batch_size, inputs=inputs, task=task, dtype=dtype, on_meta=on_meta
+        spec=model,
+        batch_size=max(batch_size) if batch_size else None,
+        inputs=inputs,
+        task=task,
+        dtype=dtype,
+        autocast=autocast,
+        on_meta=on_meta,
     )
-    with terminal.step("profile") as progress:
-        result = workflow.profile(ref, options, progress=progress)
+    sizes = _sizes(batch_size, seq_len)
+    partial = output.with_name(f"{output.name}.partial")
+    if partial.exists():
+        terminal.say(f"Going on from {partial}.")
+    with terminal.step("profile") as progress, _kept_when_interrupted(terminal, partial):
+        if sizes:
+            result = workflow.sweep(ref, sizes, options, progress=progress)
+        else:
+            result = workflow.profile(ref, options, progress=progress, partial=partial, force=force)
     workflow.save(result, output, force=force)
+    partial.unlink(missing_ok=True)
     if as_json:
         terminal.write(to_text(profile_data(result)))
     else:

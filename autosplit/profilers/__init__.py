@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autosplit.journal import Journal
 from autosplit.profilers.base import PROFILERS, ProfileOptions, Profiler, Progress
 from autosplit.types import ModelRef, Profile
 
@@ -19,6 +20,7 @@ def profile(
     progress: Progress | None = None,
     *,
     model: ModelRef | None = None,
+    journal: Journal | None = None,
 ) -> Profile:
     """Measure a traced model layer by layer.
 
@@ -32,6 +34,8 @@ def profile(
         Called with steps done, steps in all as far as known, and what is being done.
     model
         How to build the model again; by default its class.
+    journal
+        Results of a run of the same kind that was cut short; those of this one are added.
 
     Returns
     -------
@@ -47,4 +51,5 @@ def profile(
     chosen = options or ProfileOptions()
     measuring = "representatives" if is_on_meta(trace.model) else "measured"
     profiler = PROFILERS["analytic" if chosen.analytic else measuring]()
-    return profiler.profile(trace, chosen, ref, progress or (lambda done, total, what: None))
+    report = progress or (lambda done, total, what: None)
+    return profiler.profile(trace, chosen, ref, report, Journal() if journal is None else journal)

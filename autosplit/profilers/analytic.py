@@ -8,6 +8,7 @@ import torch
 
 from autosplit.errors import DataError
 from autosplit.hardware import DeviceSpec, Factors, Roofline, assumed, find, read_factors
+from autosplit.journal import Journal
 from autosplit.layers import Grouping, group
 from autosplit.layers.estimate import Estimate
 from autosplit.layers.kept import Kept, storage_of
@@ -31,7 +32,12 @@ class AnalyticProfiler:
     """Computes times from operations and bytes, and memory from what each backward keeps."""
 
     def profile(
-        self, trace: Trace, options: ProfileOptions, model: ModelRef, progress: Progress
+        self,
+        trace: Trace,
+        options: ProfileOptions,
+        model: ModelRef,
+        progress: Progress,
+        journal: Journal,
     ) -> Profile:
         """Return time and memory of every layer of ``trace`` on ``options.analytic``.
 
@@ -42,30 +48,43 @@ class AnalyticProfiler:
         DataError
             If the model computes nothing, or the factors cannot be read.
         """
-        device = find(options.analytic or "")
-        factors = read_factors(options.factors) if options.factors else assumed()
         grouping = group(trace.program, granularity=options.granularity)
         if not grouping.layers:
             raise DataError("the model computes nothing that could be planned")
-        training = not options.inference
-        progress(0, 1, f"modelling {device.name}")
-        found = _findings(trace.program, grouping, Roofline(device, factors), training)
-        progress(1, 1, "")
-        return summarise(
-            trace.program,
-            grouping,
-            found,
-            model=model,
-            fingerprint=digest(trace.program),
-            device=DeviceInfo(
-                kind=device.kind,
-                name=device.name,
-                threads=1,
-                torch_version=str(torch.__version__),
-                clock="model",
-            ),
-            training=training,
-        )
+        progress(0, 1, f"modelling {options.analytic}")
+        return model_layers(trace.program, grouping, options, model)
+
+
+def model_layers(
+    program: Program, grouping: Grouping, options: ProfileOptions, model: ModelRef
+) -> Profile:
+    """Return the profile of some layers of a program at its example sizes, computed alone.
+
+    Raises
+    ------
+    UsageError
+        If the table has no such device.
+    DataError
+        If the factors cannot be read.
+    """
+    device = find(options.analytic or "")
+    factors = read_factors(options.factors) if options.factors else assumed()
+    training = not options.inference
+    return summarise(
+        program,
+        grouping,
+        _findings(program, grouping, Roofline(device, factors), training),
+        model=model,
+        fingerprint=digest(program),
+        device=DeviceInfo(
+            kind=device.kind,
+            name=device.name,
+            threads=1,
+            torch_version=str(torch.__version__),
+            clock="model",
+        ),
+        training=training,
+    )
 
 
 def _findings(program: Program, grouping: Grouping, roofline: Roofline, training: bool) -> Findings:

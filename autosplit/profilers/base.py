@@ -11,6 +11,7 @@ from autosplit.registry import Registry
 from autosplit.types import ModelRef, Profile
 
 if TYPE_CHECKING:
+    from autosplit.journal import Journal
     from autosplit.tracers.base import Trace
 
 Progress: TypeAlias = Callable[[int, int, str], None]
@@ -80,8 +81,12 @@ class Profiler(Protocol):
         options: ProfileOptions,
         model: ModelRef,
         progress: Progress,
+        journal: Journal,
     ) -> Profile:
-        """Return time and memory of every layer of ``trace``."""
+        """Return time and memory of every layer of ``trace``.
+
+        What ``journal`` holds is not measured again; what is measured is added to it.
+        """
         ...
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -75,7 +75,6 @@ def prepared(
     the random state and the garbage collector are afterwards as they were.
     """
     with ExitStack() as stack:
-        stack.enter_context(_out_of_memory_explained(device))
         stack.enter_context(_threads(threads))
         if device.type == "cuda":
             stack.enter_context(torch.cuda.device(device))
@@ -89,8 +88,13 @@ def prepared(
         yield
 
 
+class OutOfMemoryError(AutosplitError):
+    """The memory of a device does not hold what is measured."""
+
+
 @contextmanager
-def _out_of_memory_explained(device: torch.device) -> Iterator[None]:
+def out_of_memory_explained(device: torch.device, what: Callable[[], str]) -> Iterator[None]:
+    """Turn torch's errors into one that names ``what()`` did not fit, and free the memory."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -103,11 +107,10 @@ def _out_of_memory_explained(device: torch.device) -> Iterator[None]:
         error.__traceback__ = None
         if device.type == "cuda":
             torch.cuda.empty_cache()
-        raise AutosplitError(
-            f"the memory of {device} does not hold a step of the model",
+        raise OutOfMemoryError(
+            f"the memory of {device} does not hold {what()}",
             cause=text,
-            hint="lower --batch-size, or build the model on meta: one layer of each structure "
-            "is measured then",
+            hint="lower --batch-size, or measure one layer of each structure with --on-meta",
         ) from None
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from autosplit.errors import DataError
+from autosplit.journal import Journal
 from autosplit.layers import Work, group
 from autosplit.profilers.allocator import keep_freed_memory
 from autosplit.profilers.base import PROFILERS, ProfileOptions, Progress
@@ -14,6 +15,7 @@ from autosplit.profilers.environment import (
     choose_device,
     describe,
     input_tensors,
+    out_of_memory_explained,
     prepared,
     state_tensors,
 )
@@ -36,7 +38,12 @@ class MeasuredProfiler:
     """Times layers on detached inputs in running order, and the whole step beside them."""
 
     def profile(
-        self, trace: Trace, options: ProfileOptions, model: ModelRef, progress: Progress
+        self,
+        trace: Trace,
+        options: ProfileOptions,
+        model: ModelRef,
+        progress: Progress,
+        journal: Journal,
     ) -> Profile:
         """Return time and memory of every layer of ``trace``.
 
@@ -64,6 +71,7 @@ class MeasuredProfiler:
             )
 
         with (
+            out_of_memory_explained(device, lambda: "the model"),
             keep_freed_memory(),
             prepared(trace, device, threads=options.threads, inference=options.inference),
         ):
@@ -77,7 +85,10 @@ class MeasuredProfiler:
             live = sorted(grouping.layer_of, key=program.position.__getitem__)
             whole = WholeStep(compiled(live), inputs, training)
             session = Session(step, state.values(), whole, device, clock, options)
-            findings = _findings(session, Work(program), options, progress)
+            with out_of_memory_explained(
+                device, lambda: f"a step of the model, at layer {step.running}"
+            ):
+                findings = _findings(session, Work(program), options, progress, journal)
         return summarise(
             program,
             grouping,
@@ -90,14 +101,18 @@ class MeasuredProfiler:
 
 
 def _findings(
-    session: Session, work: Work, options: ProfileOptions, progress: Progress
+    session: Session,
+    work: Work,
+    options: ProfileOptions,
+    progress: Progress,
+    journal: Journal,
 ) -> Findings:
     """Look at memory, then time."""
     least = options.min_repetitions
     progress(0, least, "warming up")
     saved = session.saved()
     workspace = session.workspace_bytes()
-    samples = session.times(lambda done, what: progress(done, max(done, least), what))
+    samples = session.times(lambda done, what: progress(done, max(done, least), what), journal)
     classes = classes_of(session.keys())
     return Findings(
         forward=timings(np.array(samples.forward), classes),

@@ -117,6 +117,8 @@ class Step:
         """Values to which a gradient has come back."""
         self.seeds: dict[str, Tensor] = {}
         """Gradients that a loss would send, made in the first pass."""
+        self.running = ""
+        """Name of the layer that runs."""
         self._last_reader = {
             name: index for index, piece in enumerate(self.pieces) for name in piece.compute.inputs
         }
@@ -138,6 +140,7 @@ class Step:
                 value.clone() if writes else value
                 for value, writes in zip(taken, compute.clone, strict=True)
             ]
+            self.running = piece.layer.name
             watch.forward_begins(index)
             given = compute(*own)
             watch.forward_ends(index, taken, given)
@@ -184,6 +187,7 @@ class Step:
         wanted = [value for _, value in leaves] + list(piece.parameters)
         if not roots or not wanted:
             return
+        self.running = piece.layer.name
         watch.backward_begins(index)
         found = torch.autograd.grad(roots, wanted, arrived, allow_unused=True)
         for (name, _), gradient in zip(leaves, found, strict=False):

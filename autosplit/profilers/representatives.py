@@ -16,10 +16,18 @@ import torch
 from torch import Tensor
 
 from autosplit.errors import DataError
+from autosplit.journal import Journal
 from autosplit.layers import Grouping, Layer, Work, group
 from autosplit.profilers.allocator import keep_freed_memory
 from autosplit.profilers.base import PROFILERS, ProfileOptions, Progress
-from autosplit.profilers.environment import choose_device, describe, input_tensors, prepared
+from autosplit.profilers.environment import (
+    OutOfMemoryError,
+    choose_device,
+    describe,
+    input_tensors,
+    out_of_memory_explained,
+    prepared,
+)
 from autosplit.profilers.flow import returned_values
 from autosplit.profilers.passes import Piece, Step
 from autosplit.profilers.session import Session, choose_clock, trained
@@ -37,7 +45,12 @@ class RepresentativeProfiler:
     """Measures one layer of each structure of a model on meta."""
 
     def profile(
-        self, trace: Trace, options: ProfileOptions, model: ModelRef, progress: Progress
+        self,
+        trace: Trace,
+        options: ProfileOptions,
+        model: ModelRef,
+        progress: Progress,
+        journal: Journal,
     ) -> Profile:
         """Return time and memory of every layer of ``trace``, measured on its representative.
 
@@ -50,7 +63,7 @@ class RepresentativeProfiler:
         if not grouping.layers:
             raise DataError("the model computes nothing that could be planned")
         device = choose_device(options.device)
-        measurement = _Measurement(trace, grouping, device, options, progress)
+        measurement = _Measurement(trace, grouping, device, options, progress, journal)
         with prepared(trace, device, threads=options.threads, inference=options.inference):
             findings = measurement.run()
         return summarise(
@@ -72,11 +85,13 @@ class _Measured:
     lives inside of it; ``value_bytes`` are the bytes of the storage of each such place.
     """
 
+    layer: str
     forward: Timing
     backward: Timing
     workspace_bytes: int
     saved: tuple[tuple[str, int], ...]
     value_bytes: tuple[int, ...]
+    notes: tuple[str, ...]
 
 
 class _Measurement:
@@ -87,6 +102,7 @@ class _Measurement:
         device: torch.device,
         options: ProfileOptions,
         progress: Progress,
+        journal: Journal,
     ) -> None:
         self._trace = trace
         self._program = trace.program
@@ -94,13 +110,13 @@ class _Measurement:
         self._device = device
         self._options = options
         self._progress = progress
+        self._journal = journal
         self._stand_ins = StandIns(trace, device)
         self._scratch = Scratch(device)
         self._inputs = {
             name: tensor for name, tensor in input_tensors(trace).items() if not tensor.is_meta
         }
         self._returned = returned_values(trace.program) if not options.inference else frozenset()
-        self._notes: dict[str, None] = {}
         self.clock = choose_clock(device, options.threads)
 
     def run(self) -> Findings:
@@ -109,20 +125,33 @@ class _Measurement:
         for index, layer in enumerate(self._grouping.layers):
             members.setdefault(self._key(layer), []).append(index)
         middle = {places[len(places) // 2]: key for key, places in members.items()}
-        measured: dict[Hashable, _Measured] = {}
-        for chunk in self._chunks(sorted(middle)):
-            self._progress(len(measured), len(middle), self._grouping.layers[chunk[0]].name)
-            layers = [self._grouping.layers[index] for index in chunk]
-            with keep_freed_memory(all_sizes=not self._has_giant(layers)):
-                found = self._measure(layers)
-                gc.collect()  # compiled functions hold themselves, and with them the stand-ins
-            measured.update(zip((middle[index] for index in chunk), found, strict=True))
+        names = {self._grouping.layers[place].name: key for place, key in middle.items()}
+        measured = {names[found.layer]: found for found in self._journal.records(_Measured)}
+        missing = [place for place in sorted(middle) if middle[place] not in measured]
+        for chunk in self._chunks(missing):
+            layers = [self._grouping.layers[place] for place in chunk]
+            self._progress(len(measured), len(middle), layers[0].name)
+            for found in self._measure_or_part(layers):
+                measured[names[found.layer]] = found
+                self._journal.append(found)
         self._progress(len(measured), len(middle), "")
-        self._notes[
-            f"measured on {len(middle)} layers, one of each structure, with made-up values: "
-            f"{len(self._grouping.layers)} layers in all"
-        ] = None
         return self._findings([measured[self._key(layer)] for layer in self._grouping.layers])
+
+    def _measure_or_part(self, layers: Sequence[Layer]) -> list[_Measured]:
+        """Measure layers together or, if memory does not hold them, each alone."""
+        try:
+            with (
+                out_of_memory_explained(self._device, lambda: f"layer {layers[0].name}"),
+                keep_freed_memory(all_sizes=not self._has_giant(layers)),
+            ):
+                try:
+                    return self._measure(layers)
+                finally:
+                    gc.collect()  # compiled functions hold themselves, and so the stand-ins
+        except OutOfMemoryError:
+            if len(layers) == 1:
+                raise
+        return [found for layer in layers for found in self._measure_or_part([layer])]
 
     def _key(self, layer: Layer) -> Hashable:
         given = self._compile_interface(layer)[1]
@@ -226,9 +255,9 @@ class _Measurement:
         pieces = session.step.pieces
         saved = session.saved()
         workspace = session.workspace_bytes()
-        samples = session.times(lambda done, what: None)
+        samples = session.times(lambda done, what: None, Journal())
         own = [[place] for place in range(len(pieces))]
-        self._notes.update(dict.fromkeys(samples.notes(own, self._options)))
+        notes = samples.notes(own, self._options)
         forward = timings(np.array(samples.forward), own)
         backward = timings(np.array(samples.backward), own)
         found: list[_Measured] = []
@@ -237,6 +266,7 @@ class _Measurement:
             keys = [saved.value_storage[name] for name in names]
             found.append(
                 _Measured(
+                    piece.layer.name,
                     forward[index],
                     backward[index],
                     workspace[index],
@@ -247,6 +277,7 @@ class _Measurement:
                         for key in saved.saved[index]
                     ),
                     tuple(saved.storage_bytes(key) for key in keys),
+                    notes,
                 )
             )
         return found
@@ -270,6 +301,10 @@ class _Measurement:
                 storage_bytes[key] = max(nbytes, storage_bytes.get(key, 0))
             saved.append(tuple(dict.fromkeys(keys)))
         work = Work(self._program)
+        summary = (
+            f"measured on {len({found.layer for found in measured})} layers, one of each "
+            f"structure, with made-up values: {len(self._grouping.layers)} layers in all"
+        )
         return Findings(
             forward=[found.forward for found in measured],
             backward=[found.backward for found in measured],
@@ -280,7 +315,7 @@ class _Measurement:
             flops=[work.layer_flops(layer.nodes) for layer in self._grouping.layers],
             returned=self._returned,
             whole=None,
-            notes=tuple(self._notes),
+            notes=(*dict.fromkeys(note for found in measured for note in found.notes), summary),
         )
 
     def _storage(self, name: str) -> Hashable:

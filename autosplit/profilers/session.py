@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from autosplit.journal import Journal
 from autosplit.profilers.base import ProfileOptions
 from autosplit.profilers.clocks import Clock, CpuClock, CudaClock
 from autosplit.profilers.memory import CudaMemory, LiveStorages, MemoryMeter
@@ -33,12 +34,24 @@ def choose_clock(device: torch.device, threads: int) -> Clock:
     return CudaClock(device) if device.type == "cuda" else CpuClock(threads)
 
 
+@dataclass(frozen=True, slots=True)
+class Repetition:
+    """Seconds of one pass: of each layer, of empty layers, of the whole step if it was run."""
+
+    forward: tuple[float, ...]
+    backward: tuple[float, ...]
+    empty: tuple[float, ...]
+    whole: tuple[float, float] | None
+    wall_s: float
+    cpu_s: float
+
+
 @dataclass
 class SampleSet:
     """Seconds of every repetition."""
 
-    forward: list[list[float]] = field(default_factory=list)
-    backward: list[list[float]] = field(default_factory=list)
+    forward: list[tuple[float, ...]] = field(default_factory=list)
+    backward: list[tuple[float, ...]] = field(default_factory=list)
     empty: list[float] = field(default_factory=list)
     whole: list[tuple[float, float]] = field(default_factory=list)
     wall_s: float = 0.0
@@ -46,6 +59,16 @@ class SampleSet:
 
     def __len__(self) -> int:
         return len(self.forward)
+
+    def add(self, repetition: Repetition) -> None:
+        """Take in one more repetition."""
+        self.forward.append(repetition.forward)
+        self.backward.append(repetition.backward)
+        self.empty.extend(repetition.empty)
+        if repetition.whole is not None:
+            self.whole.append(repetition.whole)
+        self.wall_s += repetition.wall_s
+        self.cpu_s += repetition.cpu_s
 
     def error_bound(self, classes: Classes) -> float:
         """Return the bound on the error of the sum over all layers, both ways."""
@@ -121,24 +144,34 @@ class Session:
             self.step.run(watch)
         return watch.workspace_bytes
 
-    def times(self, report: Callable[[int, str], None]) -> SampleSet:
-        """Repeat until the sum over layers is known precisely enough, or a limit is reached."""
+    def times(self, report: Callable[[int, str], None], journal: Journal) -> SampleSet:
+        """Repeat until the sum over layers is known precisely enough, or a limit is reached.
+
+        Repetitions that the journal holds are taken from there, new ones are added to it.
+        """
         options = self._options
         watch = TimingWatch(self._clock, len(self.step.pieces), self._device)
-        for _ in range(_WARM_UP_PASSES):
-            self._repeat(watch, SampleSet())
         samples = SampleSet()
+        for repetition in journal.records(Repetition):
+            samples.add(repetition)
         classes = classes_of(self.keys())
         begin = time.monotonic()
-        while len(samples) < options.max_repetitions:
-            self._repeat(watch, samples)
+        warm = 0
+        while True:
             bound = samples.error_bound(classes) if len(samples) > 1 else 1.0
             report(len(samples), f"precision {bound:.1%}")
-            enough = len(samples) >= options.min_repetitions
             late = time.monotonic() - begin > options.max_seconds
+            enough = len(samples) >= options.min_repetitions
             if enough and (bound <= options.precision or late):
-                break
-        return samples
+                return samples
+            if len(samples) >= options.max_repetitions:
+                return samples
+            for _ in range(warm, _WARM_UP_PASSES):
+                self._repeat(watch)
+            warm = _WARM_UP_PASSES
+            repetition = self._repeat(watch)
+            samples.add(repetition)
+            journal.append(repetition)
 
     def keys(self) -> list[tuple[str, tuple[bool, ...]]]:
         """Return what must be equal for layers to be pooled: structure and flow of gradients."""
@@ -150,7 +183,7 @@ class Session:
             for piece in self.step.pieces
         ]
 
-    def _repeat(self, watch: TimingWatch, samples: SampleSet) -> None:
+    def _repeat(self, watch: TimingWatch) -> Repetition:
         """Time all layers, then the whole step; note wall against CPU time."""
         wall, cpu = time.perf_counter(), time.process_time()
         watch.reset()
@@ -158,13 +191,9 @@ class Session:
         self.step.run(watch)
         self._clock.stop()
         forward, backward, empty = watch.seconds()
-        samples.forward.append(forward)
-        samples.backward.append(backward)
-        samples.empty.extend(empty)
-        if self._whole is not None:
-            samples.whole.append(self._whole.run(self._clock))
-        samples.wall_s += time.perf_counter() - wall
-        samples.cpu_s += time.process_time() - cpu
+        whole = None if self._whole is None else self._whole.run(self._clock)
+        wall_s, cpu_s = time.perf_counter() - wall, time.process_time() - cpu
+        return Repetition(tuple(forward), tuple(backward), tuple(empty), whole, wall_s, cpu_s)
 
 
 def trained(names: Sequence[str], state: dict[str, Tensor]) -> tuple[Tensor, ...]:

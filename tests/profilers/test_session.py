@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 import torch
 
+from autosplit.journal import Journal
 from autosplit.profilers import ProfileOptions
 from autosplit.profilers.clocks import Clock, CpuClock, CudaClock
 from autosplit.profilers.session import SampleSet, Session, choose_clock
@@ -38,7 +39,9 @@ def passes(log: list[str]) -> list[list[str]]:
 
 def test_a_gpu_is_never_waited_for_inside_a_pass() -> None:
     cuda = RecordedCuda(step_ms=1.0)
-    samples = session(CudaClock(torch.device("cuda", 0), cuda)).times(lambda done, what: None)
+    samples = session(CudaClock(torch.device("cuda", 0), cuda)).times(
+        lambda done, what: None, Journal()
+    )
     for calls in passes(cuda.log):
         if "record" in calls:
             assert set(calls) <= {"sleep", "record"}
@@ -53,22 +56,22 @@ def test_a_gpu_is_never_waited_for_inside_a_pass() -> None:
 def test_equal_samples_need_the_fewest_repetitions() -> None:
     clock = CudaClock(torch.device("cuda", 0), RecordedCuda())
     done: list[int] = []
-    samples = session(clock).times(lambda count, what: done.append(count))
+    samples = session(clock).times(lambda count, what: done.append(count), Journal())
     assert len(samples) == 3
-    assert done == [1, 2, 3]
+    assert done == [0, 1, 2, 3]
 
 
 def test_a_precision_out_of_reach_ends_at_the_limit_and_is_said() -> None:
     options = dataclasses.replace(OPTIONS, precision=0.0)
     subject = session(CpuClock(1), options)
-    samples = subject.times(lambda done, what: None)
+    samples = subject.times(lambda done, what: None, Journal())
     assert len(samples) == 6
     assert any("after 6 repetitions" in note for note in samples.notes([[0, 1, 2, 3]], options))
 
 
 def test_time_that_is_up_ends_the_repetitions() -> None:
     options = dataclasses.replace(OPTIONS, precision=0.0, max_seconds=0.0)
-    assert len(session(CpuClock(1), options).times(lambda done, what: None)) == 3
+    assert len(session(CpuClock(1), options).times(lambda done, what: None, Journal())) == 3
 
 
 def test_a_busy_machine_and_a_drift_are_said() -> None:

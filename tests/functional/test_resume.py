@@ -1,0 +1,210 @@
+"""A profile that was cut short goes on where it was, however it ended."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from autosplit import workflow
+from autosplit.errors import AutosplitError, DataError
+from autosplit.journal import Journal
+from autosplit.layers import Layer
+from autosplit.profilers import ProfileOptions
+from autosplit.profilers.representatives import _Measurement
+from autosplit.profilers.session import Repetition, Session
+from autosplit.serialize import load
+from autosplit.types import Profile
+from tests.functional import walk
+
+pytestmark = pytest.mark.timeout(300)
+
+OPTIONS = ProfileOptions(device="cpu", min_repetitions=4, max_repetitions=4)
+
+
+def timeless(found: Profile) -> Profile:
+    """Return a profile without its times and remarks, which differ from run to run."""
+    nothing = dataclasses.replace(found.layers[0].forward, median_s=0.0, spread_s=0.0)
+    layers = tuple(
+        dataclasses.replace(
+            layer,
+            forward=dataclasses.replace(nothing, samples=layer.forward.samples),
+            backward=dataclasses.replace(nothing, samples=layer.backward.samples),
+        )
+        for layer in found.layers
+    )
+    return dataclasses.replace(found, layers=layers, whole=None, notes=())
+
+
+class Stop(Exception):  # noqa: N818 - it stands for the end of a process
+    """Ends a run in the middle."""
+
+
+def stopped_at(
+    monkeypatch: pytest.MonkeyPatch, kind: type, method: str, last: int
+) -> list[tuple[Any, ...]]:
+    """Let the ``last`` call of a method end the run; return the arguments of calls as they come."""
+    original = getattr(kind, method)
+    calls: list[tuple[Any, ...]] = []
+
+    def counted(self: object, *args: Any) -> object:
+        calls.append(args)
+        if len(calls) == last:
+            raise Stop
+        return original(self, *args)
+
+    monkeypatch.setattr(kind, method, counted)
+    return calls
+
+
+def test_no_repetition_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ref, partial = walk.sample("mlp"), tmp_path / "partial"
+    whole = workflow.profile(ref, OPTIONS)
+    calls = stopped_at(monkeypatch, Session, "_repeat", 4)
+    with pytest.raises(Stop):
+        workflow.profile(ref, OPTIONS, partial=partial)
+    assert partial.read_text().count("\n") - 1 == 2  # the first call warms up
+    found = workflow.profile(ref, OPTIONS, partial=partial)
+    assert timeless(found) == timeless(whole)
+    assert len(calls) == 4 + 1 + 2
+    assert workflow.profile(ref, OPTIONS, partial=partial) == found
+    assert len(calls) == 7
+
+
+def test_no_layer_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ref, partial = dataclasses.replace(walk.sample("mlp"), on_meta=True), tmp_path / "partial"
+    # With so small a budget layers with weights are measured by themselves.
+    options = dataclasses.replace(OPTIONS, resident_bytes=1)
+    whole = workflow.profile(ref, options)
+    calls = stopped_at(monkeypatch, _Measurement, "_measure", 4)
+    with pytest.raises(Stop):
+        workflow.profile(ref, options, partial=partial)
+    first = [layer.name for (layers,) in calls[:3] for layer in layers]
+    assert partial.read_text().count("\n") - 1 == len(first)
+    found = workflow.profile(ref, options, partial=partial)
+    assert timeless(found) == timeless(whole)
+    later = [layer.name for (layers,) in calls[4:] for layer in layers]
+    assert len({*first, *later}) == len(first) + len(later)
+    assert partial.read_text().count("\n") - 1 == len(first) + len(later)
+    count = len(calls)
+    assert workflow.profile(ref, options, partial=partial) == found
+    assert len(calls) == count
+
+
+def test_results_of_another_batch_size_are_refused(tmp_path: Path) -> None:
+    partial = tmp_path / "partial"
+    workflow.profile(walk.sample("mlp"), OPTIONS, partial=partial)
+    other = dataclasses.replace(walk.sample("mlp"), batch_size=5)
+    with pytest.raises(DataError, match="results of another run"):
+        workflow.profile(other, OPTIONS, partial=partial)
+    assert workflow.profile(other, OPTIONS, partial=partial, force=True).model.batch_size == 5
+
+
+def started(output: Path, *arguments: str) -> subprocess.Popen[str]:
+    spec = walk.sample("gpt").spec
+    command = [sys.executable, "-m", "autosplit", "profile", spec, "-o", str(output), *arguments]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_results(partial: Path, count: int) -> None:
+    deadline = time.monotonic() + 120
+    while not partial.exists() or partial.read_bytes().count(b"\n") <= count:
+        assert time.monotonic() < deadline, "no results came"
+        time.sleep(0.01)
+
+
+def test_kill_and_interrupt_leave_what_the_same_command_goes_on_from(tmp_path: Path) -> None:
+    output, partial = tmp_path / "profile.json", tmp_path / "profile.json.partial"
+    repeat = ("--repetitions", "60")
+    for count, how in ((1, signal.SIGKILL), (9, signal.SIGINT)):
+        process = started(output, *repeat)
+        wait_for_results(partial, count)
+        process.send_signal(how)
+        _, said = process.communicate(timeout=60)
+        assert not output.exists()
+        if how == signal.SIGINT:
+            assert process.returncode == 130
+            assert f"What was measured is in {partial}" in said.replace("\n", "")
+    assert partial.read_bytes().count(b"\n") > 9
+    process = started(output, *repeat)
+    _, said = process.communicate(timeout=200)
+    assert process.returncode == 0, said
+    assert "Going on from" in said
+    assert not partial.exists()
+    found = load(Profile, output)
+    assert {layer.forward.samples % 60 for layer in found.layers} == {0}
+
+
+@pytest.mark.slow
+def test_killed_at_ten_moments_the_profile_is_that_of_one_run(tmp_path: Path) -> None:
+    output, partial = tmp_path / "profile.json", tmp_path / "profile.json.partial"
+    repeat = ("--repetitions", "40")
+    kept: list[bytes] = []
+    for moment in range(10):
+        process = started(output, *repeat)
+        try:
+            process.wait(timeout=3 + 0.37 * moment)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+        if output.exists():
+            break
+        content = partial.read_bytes() if partial.exists() else b""
+        whole = content[: content.rfind(b"\n") + 1]
+        assert not kept or whole.startswith(kept[-1])
+        kept.append(whole)
+    process = started(output, *repeat, *(["--force"] if output.exists() else []))
+    process.communicate(timeout=200)
+    assert process.returncode == 0
+    plain = workflow.profile(
+        walk.sample("gpt").spec,
+        dataclasses.replace(OPTIONS, min_repetitions=40, max_repetitions=40),
+    )
+    assert timeless(load(Profile, output)) == timeless(plain)
+
+
+def test_layers_that_do_not_fit_together_are_measured_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    original = _Measurement._measure
+    tried: list[int] = []
+
+    def short(self: _Measurement, layers: list[Layer]) -> object:
+        tried.append(len(layers))
+        if len(layers) > 1:
+            raise torch.OutOfMemoryError("tried to allocate 80.00 GiB\nand more")
+        return original(self, layers)
+
+    ref = dataclasses.replace(walk.sample("mlp"), on_meta=True)
+    whole = workflow.profile(ref, OPTIONS)
+    monkeypatch.setattr(_Measurement, "_measure", short)
+    assert timeless(workflow.profile(ref, OPTIONS)) == timeless(whole)
+    assert tried[0] > 1
+    assert set(tried[1:]) == {1}
+
+
+def test_a_layer_that_does_not_fit_alone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: _Measurement, layers: list[Layer]) -> object:
+        raise MemoryError("tried to allocate 80.00 GiB")
+
+    monkeypatch.setattr(_Measurement, "_measure", full)
+    with pytest.raises(AutosplitError, match="does not hold layer ") as raised:
+        workflow.profile(dataclasses.replace(walk.sample("mlp"), on_meta=True), OPTIONS)
+    assert "--batch-size" in (raised.value.hint or "")
+
+
+def test_a_journal_holds_plain_repetitions(tmp_path: Path) -> None:
+    partial = tmp_path / "partial"
+    workflow.profile(walk.sample("mlp"), OPTIONS, partial=partial)
+    key = json.loads(partial.read_text().splitlines()[0])["key"]
+    found = Journal(partial, key).records(Repetition)
+    assert len(found) == 4
+    assert all(each.whole is not None and min(each.forward) > 0 for each in found)
