@@ -66,3 +66,28 @@ def give_constants_memory(model: nn.Module) -> None:
         attributes = vars(module)
         for name in [name for name in attributes if name not in _TABLES]:
             attributes[name] = replaced(attributes[name])
+
+
+@contextlib.contextmanager
+def without_parameters() -> Iterator[None]:
+    """Give up the memory of each parameter as a module takes it; buffers keep their values.
+
+    Unlike a model that is built on meta, this one knows its masks and tables.
+    """
+    register = nn.Module.register_parameter
+
+    def register_on_meta(
+        module: nn.Module, name: str, param: nn.Parameter | None, *args: Any, **kwargs: Any
+    ) -> None:
+        register(module, name, param, *args, **kwargs)
+        if param is not None and not param.is_meta and not nn.parameter.is_lazy(param):
+            empty = nn.Parameter(torch.empty_like(param, device="meta"), param.requires_grad)
+            vars(empty).update(vars(param))
+            # The same object stays the parameter, so that tied modules stay tied.
+            torch.utils.swap_tensors(param, empty)
+
+    nn.Module.register_parameter = register_on_meta  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        nn.Module.register_parameter = register  # type: ignore[method-assign]
