@@ -9,7 +9,7 @@ import click
 from autosplit import workflow
 from autosplit.artifacts import refuse_folder
 from autosplit.cli.console import Terminal
-from autosplit.cli.options import FILE, Command, LazyChoice, force
+from autosplit.cli.options import FILE, Command, LazyChoice, force, weights_dtype
 from autosplit.errors import AutosplitError, ExitCode
 
 
@@ -22,6 +22,12 @@ from autosplit.errors import AutosplitError, ExitCode
     default="torch",
     help="Framework that will run the stages.",
 )
+@click.option(
+    "--weights",
+    type=FILE,
+    help="Weights instead of those the model is built with: .safetensors, torch.save, HF folder.",
+)
+@weights_dtype
 @click.option("--dry-run", is_flag=True, help="Print the files instead of writing them.")
 @click.option("--check", is_flag=True, help="Write nothing; fail if the folder is not current.")
 @force
@@ -31,6 +37,8 @@ def command(
     plan: Path,
     output: Path,
     target: str,
+    weights: Path | None,
+    weights_dtype: str,
     dry_run: bool,
     check: bool,
     force: bool,
@@ -44,7 +52,14 @@ def command(
     else:
         refuse_folder(output, force=force)
         with terminal.step("export"):
-            workflow.export(plan, output, target=target, force=force)
+            workflow.export(
+                plan,
+                output,
+                target=target,
+                weights=weights,
+                convert_weights=weights_dtype == "model",
+                force=force,
+            )
         terminal.say(f"Wrote {output}.")
         terminal.next_step("verify", str(output))
 

@@ -17,7 +17,7 @@ from autosplit.cli.console import Terminal
 from autosplit.cli.options import common_options
 from autosplit.errors import AutosplitError, ExitCode, UsageError
 
-COMMANDS = ("profile", "plan", "export", "verify", "show", "device")
+COMMANDS = ("profile", "plan", "export", "verify", "show", "checkpoint", "device")
 
 HELP = """Turn a PyTorch model that is too big or too slow for one GPU into a pipeline.
 

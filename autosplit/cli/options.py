@@ -195,3 +195,9 @@ FILE = click.Path(path_type=Path)
 
 force = click.option("--force", is_flag=True, help="Replace what is already there.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+weights_dtype = click.option(
+    "--weights-dtype",
+    type=click.Choice(["same", "model"]),
+    default="same",
+    help="Tensors of another dtype than the model's: refuse them, or convert them to it.",
+)
