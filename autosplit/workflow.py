@@ -137,6 +137,7 @@ def plan(
     profile: Profile | PathLike,
     request: PlanRequest,
     *,
+    batch_size: int | None = None,
     profiles: Mapping[str, Profile | PathLike] | None = None,
     cross_check: bool = False,
 ) -> Plan:
@@ -148,6 +149,8 @@ def plan(
         A profile, or the path of one.
     request
         Stages, devices, schedule and limits.
+    batch_size
+        Rows of a micro-batch, of a profile of several sizes; the largest where None.
     profiles
         The same model on other kinds of devices of the request's cluster, by kind.
     cross_check
@@ -160,8 +163,10 @@ def plan(
     """
     from autosplit import planner
 
-    measured = _profile(profile)
-    others = {kind: _profile(other) for kind, other in (profiles or {}).items()}
+    measured = _at_batch(_profile(profile), batch_size)
+    others = {
+        kind: _at_batch(_profile(other), batch_size) for kind, other in (profiles or {}).items()
+    }
     found = planner.plan(measured, request, profiles=others, cross_check=cross_check)
     return _with_source(found, measured, profile)
 
@@ -213,11 +218,16 @@ def search(
     return searching.SearchResult((dataclasses.replace(first, plan=best), *others))
 
 
-def compare(profile: Profile | PathLike, request: PlanRequest) -> tuple[Comparison, ...]:
-    """Return what plans made by hand would cost under the same request."""
+def compare(
+    profile: Profile | PathLike, request: PlanRequest, *, batch_size: int | None = None
+) -> tuple[Comparison, ...]:
+    """Return what plans made by hand would cost under the same request, at the same batch size."""
     from autosplit import baselines, graph, planner
 
-    return baselines.compare(planner.ordered_model(graph.build(_profile(profile)), request))
+    found = _profile(profile)
+    if found.sweep:
+        found = _at_batch(found, batch_size)
+    return baselines.compare(planner.ordered_model(graph.build(found), request))
 
 
 def fit_device(profile: Profile | PathLike, device: str | None = None) -> tuple[DeviceSpec, Fit]:
@@ -553,7 +563,7 @@ def _at_sizes(profile: Profile) -> list[Profile]:
 
 def _at_batch(profile: Profile, batch_size: int | None) -> Profile:
     """Return a profile at a batch size, itself where that is its own."""
-    if not profile.sweep or batch_size in (None, profile.model.batch_size):
+    if batch_size in (None, profile.model.batch_size):
         return profile
     return profile.at(batch_size=batch_size)
 
@@ -671,7 +681,9 @@ def _check_profile(plan: Plan) -> None:
     """Refuse a plan whose profile has changed since; one that is gone cannot be asked."""
     if plan.profile_path is None or not Path(plan.profile_path).exists():
         return
-    source = _at_batch(load(Profile, plan.profile_path), plan.model.batch_size)
+    source = load(Profile, plan.profile_path)
+    if source.sweep:
+        source = _at_batch(source, plan.model.batch_size)
     if digest(source) != plan.profile_digest:
         raise DataError(
             "the plan is stale",

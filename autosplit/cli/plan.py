@@ -9,6 +9,7 @@ import click
 from rich.console import RenderableType
 
 from autosplit import workflow
+from autosplit.baselines import Comparison
 from autosplit.cli.console import Terminal
 from autosplit.cli.options import (
     BYTES,
@@ -57,6 +58,11 @@ _MICROBATCHES = 4
     help="Order of work.",
 )
 @click.option("--memory", "memory_bytes", type=BYTES, help="Of each device, such as 16GiB.")
+@click.option(
+    "--batch-size",
+    type=click.IntRange(1),
+    help="Rows of a micro-batch, where the profile holds several sizes.",
+)
 @click.option(
     "--bandwidth", "link_bytes_per_s", type=RATE, help="Of a link between stages, such as 10GB/s."
 )
@@ -134,6 +140,7 @@ def command(
     output: Path | None,
     gpus: int | None,
     global_batch: int | None,
+    batch_size: int | None,
     profiles: tuple[tuple[str, str], ...],
     cross_check: bool,
     compare: bool,
@@ -158,12 +165,20 @@ def command(
         output = Path("plan.json")
     if output is not None:
         refuse_existing(output, force)
+    if batch_size is not None and global_batch is not None:
+        raise UsageError(
+            "--global-batch chooses the rows of a micro-batch itself", hint="leave out --batch-size"
+        )
     if global_batch is None:
         _refuse_more_than_one(files)
         request = _request(gpus, wishes)
         with terminal.step("plan"):
             plan = workflow.plan(
-                files[0], request, profiles=dict(profiles), cross_check=cross_check
+                files[0],
+                request,
+                batch_size=batch_size,
+                profiles=dict(profiles),
+                cross_check=cross_check,
             )
         candidates: tuple[Candidate, ...] = ()
     else:
@@ -173,7 +188,9 @@ def command(
                 files, PlanRequest(**wishes), devices=gpus or 1, global_batch=global_batch
             )
         plan, candidates = found.best, found.candidates
-    baselines = workflow.compare(files[0], plan.request) if compare else ()
+    baselines: tuple[Comparison, ...] = ()
+    if compare:
+        baselines = workflow.compare(files[0], plan.request, batch_size=plan.model.batch_size)
     _show(
         terminal,
         as_json,

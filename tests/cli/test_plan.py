@@ -16,7 +16,7 @@ def asked(monkeypatch):
     """Answer every request with the example plan, and keep what was asked."""
     calls = []
 
-    def plan(profile, request, *, profiles, cross_check):
+    def plan(profile, request, *, batch_size, profiles, cross_check):
         calls.append((str(profile), request, profiles, cross_check))
         return examples.plan()
 

@@ -1,0 +1,69 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from autosplit.errors import ExitCode
+
+SAMPLES = Path(__file__).resolve().parents[2] / "sample_models"
+MLP, GPT = (f"{SAMPLES / name}.py:build" for name in ("mlp", "gpt"))
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def test_times_are_modelled_for_a_device_of_the_table(run, folder):
+    result = run("profile", MLP, "--analytic", "h100 sxm")
+    assert result.exit_code == ExitCode.OK, result.stderr
+    assert "NVIDIA H100 SXM, modelled" in result.stdout
+    assert "nothing was measured" in result.stdout
+    data = json.loads(run("show", "profile.json", "--json").stdout)
+    assert data["modelled"] is True
+    assert run("plan", "profile.json", "--stages", "2").exit_code == ExitCode.OK
+
+
+def test_several_sizes_are_profiled_and_planned(run, folder):
+    result = run("profile", MLP, "--analytic", "t4", "--batch-size", "4,1,2")
+    assert result.exit_code == ExitCode.OK, result.stderr
+    assert "batch 1, 2, 4" in result.stdout
+    for size in ("3", "4"):
+        planned = run(
+            "plan", "profile.json", "--stages", "2", "--batch-size", size, "--force", "--compare"
+        )
+        assert planned.exit_code == ExitCode.OK, planned.stderr
+        assert f"mlp.py:build, batch size {size}" in planned.stdout
+        assert run("show", "plan.json", "--trace", f"{size}.json").exit_code == ExitCode.OK
+    refused = run("plan", "profile.json", "--stages", "2", "--batch-size", "5", "--force")
+    assert refused.exit_code == ExitCode.USAGE
+    assert "measured from 1 to 4" in refused.stderr
+    searched = run("plan", "profile.json", "--gpus", "2", "--global-batch", "8", "--force")
+    assert "× 1" in searched.stdout
+    assert "× 4" in searched.stdout
+
+
+def test_the_cache_of_generation_is_told(run, folder):
+    result = run("profile", GPT, "--analytic", "l4", "--inference", "--seq-len", "8,32")
+    assert result.exit_code == ExitCode.OK, result.stderr
+    assert "seq 8, 32" in result.stdout
+    assert "for each token of a row" in result.stdout
+    data = json.loads(run("show", "profile.json", "--json").stdout)
+    assert data["cache_bytes"] == 6 * 2 * 48 * 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--batch-size", "0"], "'0' is not one or several whole numbers"),
+        (["--batch-size", "1,x"], "'1,x' is not one or several whole numbers"),
+        (["--device", "cuda:99"], "there is no device 'cuda:99'"),
+        (["--device", "toaster"], "unknown device 'toaster'"),
+        (["--analytic", "h10"], "no device 'h10' in the table"),
+        (["--factors", "f.toml"], "--factors goes with --analytic"),
+        (["--autocast", "int8"], "'int8' is no floating-point dtype"),
+        (["--seq-len", "4"], "--seq-len cannot vary"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(run, folder, arguments, message):
+    refused = run("profile", MLP, *arguments)
+    assert refused.exit_code == ExitCode.USAGE
+    assert message in refused.stderr
+    assert not (folder / "profile.json").exists()
