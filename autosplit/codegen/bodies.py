@@ -337,12 +337,14 @@ class Body:
         return leaf
 
     def _number(self, leaf: Number) -> Expr:
-        argument = self.owner.lifted.get(self.slot) if self.owner is not None else None
+        name = None
+        if self.owner is not None:
+            name = (self.owner.lifted | self.owner.attributes).get(self.slot)
         self.slot += 1
-        if argument is None:
+        if name is None:
             return spell(leaf)
-        self.uses.add(argument)
-        return dotted(f"self.{argument}")
+        self.uses.add(name)
+        return dotted(f"self.{name}")
 
 
 def call_method(base: Expr, name: str) -> Expr:

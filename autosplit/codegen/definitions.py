@@ -79,7 +79,8 @@ class ClassGroup:
     """Definitions that share a class.
 
     ``arguments`` maps a constructor argument to the slot it stands for; ``lifted`` maps a slot
-    to the argument it became.
+    to the argument it became; ``attributes`` maps a slot to the attribute of the original
+    module that has its value.
     """
 
     index: int
@@ -87,6 +88,7 @@ class ClassGroup:
     name: str = ""
     arguments: dict[str, int] = field(default_factory=dict)
     lifted: dict[int, str] = field(default_factory=dict)
+    attributes: dict[int, str] = field(default_factory=dict)
 
     @property
     def first(self) -> Definition:

@@ -50,9 +50,10 @@ def describe_class(graph: StageGraph, classes: Classes, group: ClassGroup) -> li
     return [*what, *_signature(graph, definition.bodies[0][0], scopes)]
 
 
-def describe_helper(graph: StageGraph, scope: Scope) -> list[str]:
-    """Return the docstring of a helper function."""
-    shapes = [_shape(graph, [value]) for value in scope.outputs]
+def describe_helper(graph: StageGraph, scopes: Sequence[Scope]) -> list[str]:
+    """Return the docstring of a helper function, given its calls."""
+    results = zip(*(scope.outputs for scope in scopes), strict=True)
+    shapes = [_shape(graph, values) for values in results]
     return _wrap(f"Return {', '.join(shapes)}.")
 
 

@@ -6,6 +6,7 @@ import ast
 from dataclasses import dataclass, replace
 
 from autosplit.codegen import flow, helpers, names, statements, tree
+from autosplit.codegen.attributes import name_numbers
 from autosplit.codegen.classes import define, name_classes
 from autosplit.codegen.loops import fold_loops
 from autosplit.codegen.masks import recognise_masks
@@ -38,6 +39,8 @@ class CodegenOptions:
         Leave out operations that return what they are given.
     masks
         Write a causal mask made of index arithmetic as a lower triangle.
+    attributes
+        Write sizes and factors as the attribute of the model's module that has the value.
     """
 
     classes: bool = True
@@ -48,6 +51,7 @@ class CodegenOptions:
     loops: bool = True
     simplify: bool = True
     masks: bool = True
+    attributes: bool = True
 
 
 FLAT = CodegenOptions(
@@ -58,6 +62,7 @@ FLAT = CodegenOptions(
     loops=False,
     simplify=False,
     masks=False,
+    attributes=False,
 )
 """One statement for each recorded operation, whatever it is."""
 
@@ -130,6 +135,9 @@ def _write(
         if scope.kind == "function":
             functions.add(graph, scope)
     classes = define(graph, root, functions.name)
+    if options.attributes:
+        for group in classes.groups:
+            name_numbers(graph, group)
     name_classes(graph, classes, {helper.name for helper in functions.distinct})
     text = Source(graph, classes, functions).text()
     ast.parse(text)

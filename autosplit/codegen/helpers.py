@@ -13,10 +13,15 @@ from autosplit.codegen.skeletons import body_skeleton
 
 @dataclass(frozen=True)
 class Helper:
-    """A function of the file."""
+    """A function of the file; ``scopes`` are its calls, ``scope`` is the one written."""
 
     name: str
-    scope: Scope
+    scopes: list[Scope]
+
+    @property
+    def scope(self) -> Scope:
+        """The call whose body is written."""
+        return self.scopes[0]
 
 
 @dataclass
@@ -52,9 +57,10 @@ class Helpers:
         key = (scope.call.name, body, tuple(repr(slot.value) for slot in slots))
         if key not in self.known:
             taken = {helper.name for helper in self.distinct}
-            self.known[key] = Helper(_name(scope, taken), scope)
+            self.known[key] = Helper(_name(scope, taken), [])
             self.distinct.append(self.known[key])
         helper = self.by_call[scope.call.index] = self.known[key]
+        helper.scopes.append(scope)
         self.same[scope.call.index] = helper.scope.call.index
 
 

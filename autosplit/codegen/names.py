@@ -11,7 +11,14 @@ import keyword
 import re
 from dataclasses import dataclass, field
 
-from autosplit.codegen.expressions import Value
+from autosplit.codegen.expressions import (
+    Attribute,
+    Expr,
+    Invoke,
+    ModuleRef,
+    Subscript,
+    Value,
+)
 from autosplit.codegen.operators import DEVICE, SYMBOL, TRAINING
 from autosplit.codegen.scopes import Loop, Scope, StageGraph, Statement
 from autosplit.program import Node
@@ -134,19 +141,22 @@ def assign(graph: StageGraph, scope: Scope, taken: set[str], *, source: bool) ->
     loop_names = {
         name for name in (l_.variable for l_ in scope.body if isinstance(l_, Loop)) if name
     }
+    forbidden = taken | loop_names
     crowded: set[str] = set()
-    for variable in sorted(lives.order, key=lambda each: each.start):
-        wishes = _wishes(graph, scope, variable, source=source)
-        free = [
-            name
-            for name in wishes
-            if name not in taken | loop_names and _free(occupied, name, variable)
-        ]
-        if wishes and (not free or free[0] != wishes[0]) and len(variable.members) == 1:
+    variables = sorted(lives.order, key=lambda each: each.start)
+    wishes = {id(each): _wishes(graph, scope, each, source=source) for each in variables}
+    print(
+        [(v.members, v.start, v.end, wishes[id(v)]) for v in variables]
+    ) if scope.call.name == "Attention" else 0
+    _forget_loop_names(scope, lives, wishes)
+    heirs = _heirs(scope, lives, wishes)
+    for variable in sorted(variables, key=lambda each: not wishes[id(each)]):
+        wished = wishes[id(variable)] or heirs.get(id(variable), [])
+        free = [n for n in wished if n not in forbidden and _free(occupied, n, variable)]
+        late = wishes[id(variable)] and free[:1] != wished[:1]
+        if late and len(variable.members) == 1:
             crowded.add(variable.members[0])
-        variable.name = (
-            free[0] if free else _numbered(graph, scope, variable, occupied, taken | loop_names)
-        )
+        variable.name = free[0] if free else _numbered(graph, scope, variable, occupied, forbidden)
         occupied.setdefault(variable.name, []).append(variable)
     scope.variables = {value: variable.name for value, variable in lives.of.items()}
     return crowded
@@ -253,6 +263,57 @@ def _wishes(graph: StageGraph, scope: Scope, variable: _Variable, *, source: boo
         if not found and inputs:
             found += _outer_names(graph, inputs[0])
     return [name for name in dict.fromkeys(found) if usable(name)]
+
+
+def _forget_loop_names(scope: Scope, lives: _Lives, wishes: dict[int, list[str]]) -> None:
+    """Drop names that several results of one statement had: those of a comprehension."""
+    for part in scope.body:
+        for statement in part.body if isinstance(part, Loop) else [part]:
+            ids = [id(lives.of[value]) for value in statement.made() if value in lives.of]
+            first = [wishes[each][0] for each in ids if wishes[each]]
+            for each in ids:
+                if wishes[each] and first.count(wishes[each][0]) > 1:
+                    wishes[each] = []
+
+
+def _heirs(scope: Scope, lives: _Lives, wishes: dict[int, list[str]]) -> dict[int, list[str]]:
+    """Return for variables without a name of their own that of the only value made of them.
+
+    ``query, key = x.split(...)`` reads better than parts with numbers when the next statement
+    is ``query = query.view(...)``.
+    """
+    readers: dict[int, list[Statement | None]] = {}
+    for part in scope.body:
+        for statement in part.body if isinstance(part, Loop) else [part]:
+            single = statement if isinstance(part, Statement) else None
+            for value in dict.fromkeys(_reads(scope, statement)):
+                if value in lives.of:
+                    readers.setdefault(id(lives.of[value]), []).append(single)
+    found: dict[int, list[str]] = {}
+    for variable in lives.order:
+        own = readers.get(id(variable), [])
+        reader = own[0] if len(own) == 1 else None
+        if wishes[id(variable)] or reader is None or variable.end == _END:
+            continue
+        if len(reader.targets) != 1 or reader.targets[0] not in lives.of:
+            continue
+        if _head(reader.expr) in variable.members:
+            found[id(variable)] = wishes[id(lives.of[str(reader.targets[0])])]
+    return found
+
+
+def _head(expr: Expr) -> str | None:
+    """Return the value that methods, subscripts and layers are applied to one after another."""
+    while True:
+        match expr:
+            case Value(name):
+                return name
+            case Invoke(ModuleRef(), (argument,), ()):
+                expr = argument
+            case Invoke(Attribute(base, _), _, _) | Subscript(base, _):
+                expr = base
+            case _:
+                return None
 
 
 def _special(value: str) -> str:

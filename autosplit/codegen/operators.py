@@ -92,6 +92,17 @@ _SINGLETONS = (NONE, Text("True"), Text("False"))
 _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
 
+_MEANINGS = {
+    ("split", 1): "size",
+    ("unflatten", 2): "size",
+    ("chunk", 1): "chunks",
+    ("mul", 1): "scale",
+    ("div", 1): "scale",
+    ("truediv", 1): "scale",
+    ("dropout", 1): "p",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """A node as code: ``place = expr`` when it assigns into something, else just ``expr``."""
@@ -108,7 +119,7 @@ def operation(node: Node) -> Operation:
     CodegenError
         If the operation has no spelling.
     """
-    args = tuple(argument(arg) for arg in node.args)
+    args = tuple(argument(arg, _meaning(node, at)) for at, arg in enumerate(node.args))
     kwargs = tuple((_keyword(key, node), argument(arg, key)) for key, arg in node.kwargs)
     if node.op == "module":
         return Operation(Invoke(ModuleRef(node.target), args, kwargs))
@@ -132,6 +143,16 @@ def operation(node: Node) -> Operation:
         return Operation(Invoke(Attribute(args[0], _AUGMENTED[plain]), args[1:], kwargs))
     kwargs = _without_defaults(name, kwargs)
     return Operation(_invoke(owner, name, node, args, kwargs))
+
+
+def _meaning(node: Node, position: int) -> str:
+    """Return what the number at a position of a call is, as a keyword would say it."""
+    name = node.target.rpartition(".")[2]
+    if node.op != "function" or position == 0:
+        return ""
+    if name in ("view", "reshape"):
+        return "size"
+    return _MEANINGS.get((name, position), "")
 
 
 # ---------------------------------------------------------------- calls
@@ -210,7 +231,7 @@ def argument(arg: Arg, hint: str = "") -> Expr:
         case Token(name=name):
             return dotted(_token(name))
         case TrainingSwitch(train, evaluate):
-            return _switch(train, evaluate)
+            return _switch(train, evaluate, hint)
         case Slice(start, stop, step):
             return Invoke(Text("slice"), tuple(argument(part) for part in (start, stop, step)))
         case Sequence(kind, items):
@@ -237,18 +258,18 @@ def _dict(items: tuple[tuple[str, Arg], ...]) -> Expr:
     return DictDisplay(tuple((Text(quote(key)), argument(item, key)) for key, item in items))
 
 
-def _switch(train: object, evaluate: object) -> Expr:
+def _switch(train: object, evaluate: object, hint: str) -> Expr:
     if train is True and evaluate is False:
         return Value(TRAINING)
     if train is False and evaluate is True:
         return Unary("not ", Value(TRAINING))
-    return Conditional(_plain(train), Value(TRAINING), _plain(evaluate))
+    return Conditional(_plain(train, hint), Value(TRAINING), _plain(evaluate, hint))
 
 
-def _plain(value: object) -> Expr:
+def _plain(value: object, hint: str) -> Expr:
     if not isinstance(value, int | float | bool | None):
         raise CodegenError(f"{value!r} cannot depend on the training mode")
-    return constant(value)
+    return constant(value, hint)
 
 
 def _token(name: str) -> str:

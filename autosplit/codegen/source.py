@@ -6,12 +6,14 @@ import re
 from dataclasses import dataclass
 
 from autosplit.codegen.bodies import Body
+from autosplit.codegen.constants import spell
 from autosplit.codegen.definitions import Classes, ClassGroup
 from autosplit.codegen.describe import describe_class, describe_helper, describe_stage, docstring
 from autosplit.codegen.helpers import Helper, Helpers
 from autosplit.codegen.layout import signature
 from autosplit.codegen.modules import Init
 from autosplit.codegen.scopes import Scope, StageGraph
+from autosplit.codegen.spelling import show
 
 _BASES = {"dict": "nn.ModuleDict", "sequence": "nn.Sequential"}
 _STRING = re.compile(r'"""[\s\S]*?"""|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'')
@@ -46,7 +48,7 @@ class Source:
         parameters = [scope.variables[value] for value in scope.inputs]
         return [
             *signature("", helper.name, parameters),
-            *docstring("    ", describe_helper(self.graph, scope)),
+            *docstring("    ", describe_helper(self.graph, helper.scopes)),
             *body.lines(),
         ]
 
@@ -64,6 +66,7 @@ class Source:
             methods += ["", *signature("    ", name, parameters), *body.lines()]
             used |= body.uses
         kept = [f"        self.{name} = {name}" for name in group.arguments if name in used]
+        kept += self._attributes(group, used)
         base = _BASES.get(definition.tree.kind, "nn.Module")
         lines = [
             f"class {group.name}({base}):",
@@ -74,6 +77,13 @@ class Source:
             head = signature("    ", "__init__", parameters)
             lines += ["", *head, *init.base(), *kept, *made]
         return lines + methods
+
+    def _attributes(self, group: ClassGroup, used: set[str]) -> list[str]:
+        """Set the numbers that bodies read, in the order of the program."""
+        slots = {name: group.first.slots[at] for at, name in group.attributes.items()}
+        order = self.graph.program.module[group.first.fqn].attributes if slots else ()
+        names = [name for name, _ in order if name in slots and name in used]
+        return [f"        self.{name} = {show(spell(slots[name]))}" for name in names]
 
     def _body(self, scope: Scope, owner: ClassGroup | None, first_slot: int, indent: str) -> Body:
         name = self.helpers.name

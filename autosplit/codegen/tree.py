@@ -18,7 +18,7 @@ from autosplit.stages.types import StageSpec
 _SEQUENTIAL = ("torch.nn.Sequential", "torch.nn.modules.container.Sequential")
 _NOT_HELPERS = {"forward", "wrapper", "inner", "wrapped_fn", "decorated"}
 _SMALLEST_HELPER = 4
-_SMALLEST_SHARED_HELPER = 3
+_SMALLEST_SHARED_HELPER = 2
 _MOST_RESULTS = 3
 
 
@@ -102,12 +102,16 @@ def dissolve(graph: StageGraph, parent: Scope, child: Scope) -> None:
     """Put the items of a scope in its place."""
     at = parent.items.index(child)
     parent.items[at : at + 1] = child.items
-    _merge_names(graph, parent.call, child.call.index)
+    made = None if child.kind != "function" else set(child.nodes())
+    _merge_names(graph, parent.call, child.call.index, made)
 
 
-def _merge_names(graph: StageGraph, into: Call, call: int) -> None:
+def _merge_names(graph: StageGraph, into: Call, call: int, made: set[str] | None = None) -> None:
+    """Take over the names of a call, or only those of the values ``made`` there."""
     names = graph.names.setdefault(into.index, {})
     for value, found in graph.names.get(call, {}).items():
+        if made is not None and value not in made:
+            continue
         kept = names.setdefault(value, [])
         kept += [name for name in found if name not in kept]
 

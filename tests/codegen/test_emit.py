@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from autosplit import stages
 from autosplit.codegen import CodegenError, CodegenOptions, generate
 from autosplit.tracers import trace
-from tests.codegen.chain import compare, cut, from_module, make
+from tests.codegen.chain import Chain, compare, cut, from_module, make
 
 WIDTH = 8
 
@@ -62,12 +62,63 @@ def test_rewrites_can_be_switched_off() -> None:
 
 
 @pytest.mark.parametrize(
-    "off", ["classes", "fold", "source_names", "helpers", "chain", "loops", "simplify", "masks"]
+    "off",
+    [
+        "classes",
+        "fold",
+        "source_names",
+        "helpers",
+        "chain",
+        "loops",
+        "simplify",
+        "masks",
+        "attributes",
+    ],
 )
 def test_every_switch_keeps_the_result(off: str) -> None:
     chain = masked(replace(CodegenOptions(), **{off: False}))
     assert not [note for note in chain.sources[0].rewrites if note.kind == "flat"]
     assert compare(chain, train=True, batch_size=3).output == 0
+
+
+class Sized(nn.Module):
+    """Sizes with a name each, and two names for one size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads, self.head_width, self.also_heads, self.factor = 2, 4, 2, 0.25
+        self.groups = 4 * WIDTH // WIDTH
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.linear(x).view(-1, self.heads, 4) * self.factor
+        return x.reshape(-1, WIDTH) * 3.0
+
+
+def sized(options: CodegenOptions | None = None, **fields: int) -> Chain:
+    torch.manual_seed(0)
+    block = Sized()
+    vars(block).update(fields)
+    loaded = from_module(nn.Sequential(block), (torch.randn(4, WIDTH),))
+    return make(loaded, 1, options=options)
+
+
+def test_numbers_get_the_one_name_they_have() -> None:
+    chain = sized(groups=5)
+    (source,) = chain.sources
+    assert "self.factor = 0.25\n        self.head_width = 4\n" in source.text
+    assert ".view(-1, 2, self.head_width) * self.factor" in source.text
+    assert "also_heads" not in source.text
+    assert "groups" not in source.text
+    assert {note.kind for note in source.rewrites} == {"named number"}
+    assert compare(chain, train=True, batch_size=3).output == 0
+
+
+def test_numbers_with_two_names_stay_numbers() -> None:
+    (source,) = sized(groups=4).sources
+    assert ".view(-1, 2, 4) * self.factor" in source.text
+    (source,) = sized(CodegenOptions(attributes=False)).sources
+    assert "* 0.25" in source.text
 
 
 def test_a_failing_pass_falls_back_to_plainer_code(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,11 @@ import torch
 from torch import nn
 
 
+def heads(x):
+    """Return (batch, 4, *, 10)."""
+    return x.unflatten(-1, (4, -1)).transpose(1, 2)
+
+
 class AttentionEncoder(nn.Module):
     """encoder.2.attention.
 
@@ -19,18 +24,16 @@ class AttentionEncoder(nn.Module):
 
     def __init__(self):
         super().__init__()
+        self.scale = 10**-0.5
         self.query = nn.Linear(40, 40)
         self.key = nn.Linear(40, 40)
         self.value = nn.Linear(40, 40)
         self.out = nn.Linear(40, 40)
 
     def forward(self, x):
-        query = self.query(x).unflatten(-1, (4, -1)).transpose(1, 2) * 10**-0.5
-        scores = query @ self.key(x).unflatten(-1, (4, -1)).transpose(1, 2).transpose(
-            -2, -1
-        )
-        x = self.value(x)
-        mixed = scores.softmax(-1) @ x.unflatten(-1, (4, -1)).transpose(1, 2)
+        query = heads(self.query(x)) * self.scale
+        scores = query @ heads(self.key(x)).transpose(-2, -1)
+        mixed = scores.softmax(-1) @ heads(self.value(x))
         return self.out(mixed.transpose(1, 2).flatten(2))
 
 
@@ -61,19 +64,17 @@ class Attention(nn.Module):
 
     def __init__(self):
         super().__init__()
+        self.scale = 10**-0.5
         self.query = nn.Linear(40, 40)
         self.key = nn.Linear(40, 40)
         self.value = nn.Linear(40, 40)
         self.out = nn.Linear(40, 40)
 
     def forward(self, x, mask):
-        query = self.query(x).unflatten(-1, (4, -1)).transpose(1, 2) * 10**-0.5
-        scores = query @ self.key(x).unflatten(-1, (4, -1)).transpose(1, 2).transpose(
-            -2, -1
-        )
+        query = heads(self.query(x)) * self.scale
+        scores = query @ heads(self.key(x)).transpose(-2, -1)
         scores = scores.masked_fill(~mask, float("-inf"))
-        x = self.value(x)
-        mixed = scores.softmax(-1) @ x.unflatten(-1, (4, -1)).transpose(1, 2)
+        mixed = scores.softmax(-1) @ heads(self.value(x))
         return self.out(mixed.transpose(1, 2).flatten(2))
 
 
@@ -90,18 +91,16 @@ class AttentionCross(nn.Module):
 
     def __init__(self):
         super().__init__()
+        self.scale = 10**-0.5
         self.query = nn.Linear(40, 40)
         self.key = nn.Linear(40, 40)
         self.value = nn.Linear(40, 40)
         self.out = nn.Linear(40, 40)
 
     def forward(self, x, memory):
-        x = self.query(x)
-        query = x.unflatten(-1, (4, -1)).transpose(1, 2) * 10**-0.5
-        x = self.key(memory)
-        scores = query @ x.unflatten(-1, (4, -1)).transpose(1, 2).transpose(-2, -1)
-        x = self.value(memory)
-        mixed = scores.softmax(-1) @ x.unflatten(-1, (4, -1)).transpose(1, 2)
+        query = heads(self.query(x)) * self.scale
+        scores = query @ heads(self.key(memory)).transpose(-2, -1)
+        mixed = scores.softmax(-1) @ heads(self.value(memory))
         return self.out(mixed.transpose(1, 2).flatten(2))
 
 

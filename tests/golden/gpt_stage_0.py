@@ -20,17 +20,24 @@ class Attention(nn.Module):
 
     def __init__(self):
         super().__init__()
+        self.dropout = 0.1
+        self.head_width = 12
+        self.heads = 4
         self.qkv = nn.Linear(48, 144)
         self.out = nn.Linear(48, 48)
 
     def forward(self, x):
         batch, seq = x.shape[:2]
-        part, part_2, part_3 = self.qkv(x).split(48, dim=2)
-        query = part.view(batch, seq, 4, 12).transpose(1, 2)
-        key = part_2.view(batch, seq, 4, 12).transpose(1, 2)
-        value = part_3.view(batch, seq, 4, 12).transpose(1, 2)
+        query, key, value = self.qkv(x).split(48, dim=2)
+        query = query.view(batch, seq, self.heads, self.head_width).transpose(1, 2)
+        key = key.view(batch, seq, self.heads, self.head_width).transpose(1, 2)
+        value = value.view(batch, seq, self.heads, self.head_width).transpose(1, 2)
         mixed = F.scaled_dot_product_attention(
-            query, key, value, dropout_p=0.1 if self.training else 0.0, is_causal=True
+            query,
+            key,
+            value,
+            dropout_p=self.dropout if self.training else 0.0,
+            is_causal=True,
         )
         return self.out(mixed.transpose(1, 2).reshape(batch, seq, 48))
 

@@ -78,6 +78,6 @@ class Stage2(nn.Module):
         self.classify = nn.Linear(24, 6)
 
     def forward(self, x):
-        blocks = self.blocks["4"](x)
-        x = self.pool(self.blocks["5"](blocks)).flatten(1)
+        x = self.blocks["4"](x)
+        x = self.pool(self.blocks["5"](x)).flatten(1)
         return self.classify(x)
