@@ -93,7 +93,12 @@ class Kept:
             case "indices":
                 return [value for value in given if value not in floating], []
             case "statistics":
-                return floating[:1], [2 * _STATISTIC_BYTES * self._rows(node, kind)]
+                rows = self._rows(node, kind)
+                if kind == "rmsnorm":
+                    # Made of plain operations where no kernel is fused: x / rms is kept too.
+                    scaled = self._work.nbytes(node.tensors[0])
+                    return floating[:1], [_STATISTIC_BYTES * rows, scaled]
+                return floating[:1], [2 * _STATISTIC_BYTES * rows]
             case "mask":
                 return [], self._mask(node)
             case "loss":

@@ -107,3 +107,23 @@ def test_factors_from_a_file_are_used_and_named(tmp_path: Path) -> None:
 def test_an_unknown_device_is_refused() -> None:
     with pytest.raises(UsageError, match="no device 'gpu9000'"):
         modelled(traced("mlp"), "gpu9000")
+
+
+@pytest.mark.hf
+def test_heads_of_keys_that_queries_share_are_kept_once(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=128,
+        max_position_embeddings=64,
+    )
+    config.save_pretrained(tmp_path)
+    subject = trace(load_model(ModelRef(spec=f"hf:{tmp_path}", task="causal-lm")))
+    found = modelled(subject, "h200", inference=True)
+    heads, width, nbytes = 2, 16, 4
+    held = [layer.cache_bytes for layer in found.layers if layer.cache_bytes]
+    assert held == [2 * heads * width * nbytes] * 2
