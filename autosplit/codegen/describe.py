@@ -33,7 +33,11 @@ def describe_stage(graph: StageGraph, classes: Classes) -> list[str]:
     model = f" of {root.class_name}" if root is not None else ""
     covered = ", ".join(spans(_tops(classes)))
     first = f"Stage {spec.index} of {spec.count}{model}."
-    return [first, "", *_wrap(f"Holds {covered}." if covered else "Holds no parameters.")]
+    lines = [first, "", *_wrap(f"Holds {covered}." if covered else "Holds no parameters.")]
+    if graph.program.mode_bound:
+        mode, other = ("train", "eval") if graph.program.training else ("eval", "train")
+        lines += ["", *_wrap(f"Right in {mode} mode only: in {other} mode the model branches.")]
+    return lines
 
 
 def describe_class(graph: StageGraph, classes: Classes, group: ClassGroup) -> list[str]:

@@ -115,8 +115,17 @@ def _stage(
             name = "without loops" if form.loops else "flat"
             notes.append(Rewrite(name, f"stage {spec.index}", f"the form before failed: {error}"))
         else:
-            return StageSource(source.index, source.text, (*source.rewrites, *notes[-1:]))
+            rewrites = (*source.rewrites, *_bound_to_mode(program), *notes[-1:])
+            return StageSource(source.index, source.text, rewrites)
     raise AssertionError("the flat form returns or raises")
+
+
+def _bound_to_mode(program: Program) -> tuple[Rewrite, ...]:
+    if not program.mode_bound:
+        return ()
+    mode = "train" if program.training else "eval"
+    why = f"the model branches on self.training; this is what it does in {mode} mode"
+    return (Rewrite("one mode", "forward", why),)
 
 
 def _write(

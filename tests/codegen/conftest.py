@@ -14,7 +14,7 @@ from autosplit.codegen import StageSource
 
 @pytest.fixture
 def check_style(tmp_path: Path) -> Callable[[Iterable[StageSource]], None]:
-    """Return a check that a formatter and a linter have nothing to say about stages."""
+    """Return a check that a formatter and linters have nothing to say about stages."""
     ruff = shutil.which("ruff")
     if ruff is None:
         pytest.skip("ruff is not installed")

@@ -81,6 +81,32 @@ def test_every_switch_keeps_the_result(off: str) -> None:
     assert compare(chain, train=True, batch_size=3).output == 0
 
 
+class Branchy(nn.Module):
+    """Does another operation in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x)
+        if self.training:
+            y = y + x
+        return y
+
+
+@pytest.mark.parametrize("train", [True, False], ids=["train", "eval"])
+def test_a_branch_on_the_mode_is_said(train: bool) -> None:
+    model = Branchy().train(train)
+    chain = make(from_module(model, (torch.randn(4, WIDTH),)), 1)
+    (source,) = chain.sources
+    mode = "train" if train else "eval"
+    assert f"Right in {mode} mode only" in source.text
+    assert [note.kind for note in source.rewrites] == ["one mode"]
+    assert chain.routing.mode == mode
+    assert compare(chain, train=train, batch_size=3).output == 0
+
+
 class Sized(nn.Module):
     """Sizes with a name each, and two names for one size."""
 
