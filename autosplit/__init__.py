@@ -13,7 +13,7 @@ Each command of the command line has a function of the same name and meaning her
 from autosplit.errors import AutosplitError
 from autosplit.profilers import ProfileOptions
 from autosplit.types import ModelRef, Plan, PlanRequest, Profile, VerificationReport
-from autosplit.workflow import export, plan, profile, read, save, verify
+from autosplit.workflow import export, plan, profile, read, save, sweep, verify
 
 __version__ = "0.1.0"
 
@@ -31,5 +31,6 @@ __all__ = [
     "profile",
     "read",
     "save",
+    "sweep",
     "verify",
 ]
