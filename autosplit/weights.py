@@ -239,12 +239,11 @@ def split(
 
 def recut(old: PathLike, export: PathLike, output: PathLike, *, force: bool = False) -> None:
     """Take over what another pipeline has trained; see ``workflow.recut_checkpoint``."""
-    folder, source = Path(export), Path(old)
+    folder = Path(export)
     with _speaking():
         routing = read_routing(folder / "routing.json")
         _refuse_existing(Path(output), force)
-        trained = source / "weights" if (source / "routing.json").is_file() else source
-        transfer.recut(routing, trained, folder / "weights", Path(output))
+        transfer.recut(routing, Path(old), folder / "weights", Path(output))
 
 
 def _refuse_existing(output: Path, force: bool) -> None:

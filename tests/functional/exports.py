@@ -6,24 +6,23 @@ from pathlib import Path
 
 from autosplit import codegen, layers, stages, weights
 from autosplit.modelspec import load_model
+from autosplit.program import Program
 from autosplit.serialize import digest
 from autosplit.targets import TARGETS
 from autosplit.tracers import trace
 from autosplit.types import ModelRef, Plan, PlanRequest, StageMemory, StagePlan
 
 
-def export(spec: str, count: int, folder: Path, *, batch_size: int | None = None) -> Plan:
-    """Write an export of ``count`` stages; return its plan."""
-    ref = ModelRef(spec, batch_size=batch_size)
-    traced = trace(load_model(ref))
-    found = layers.group(traced.program).layers
+def even_plan(ref: ModelRef, program: Program, count: int) -> Plan:
+    """Return a plan of ``count`` stages with as many layers each."""
+    found = layers.group(program).layers
     split = [
         tuple(layer.name for i, layer in enumerate(found) if i * count // len(found) == stage)
         for stage in range(count)
     ]
-    plan = Plan(
+    return Plan(
         model=ref,
-        fingerprint=digest(traced.program),
+        fingerprint=digest(program),
         profile_digest="0",
         request=PlanRequest(stages=count, microbatches=4),
         order=tuple(layer.name for layer in found),
@@ -42,6 +41,13 @@ def export(spec: str, count: int, folder: Path, *, batch_size: int | None = None
         single_s=0.0,
         nodes=tuple(layer.nodes for layer in found),
     )
+
+
+def export(spec: str, count: int, folder: Path, *, batch_size: int | None = None) -> Plan:
+    """Write an export of ``count`` stages; return its plan."""
+    ref = ModelRef(spec, batch_size=batch_size)
+    traced = trace(load_model(ref))
+    plan = even_plan(ref, traced.program, count)
     specs, routing = stages.split(traced.program, plan.stage_of_node, count)
     sources = codegen.generate(traced.program, specs)
     artifacts = TARGETS["torch"].emit(plan, traced.program, routing, sources)

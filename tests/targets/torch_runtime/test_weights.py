@@ -40,8 +40,8 @@ def test_what_is_saved_is_loaded(tmp_path):
     [
         (lambda t: t.pop("a.bias"), "lacks a.bias"),
         (lambda t: t.update(new=torch.ones(1)), "has the unknown new"),
-        (lambda t: t.update({"a.bias": torch.ones(3)}), r"a.bias is torch.float32 of shape \(3,\)"),
-        (lambda t: t.update({"a.bias": torch.ones(2).half()}), "a.bias is torch.float16"),
+        (lambda t: t.update({"a.bias": torch.ones(3)}), r"a.bias is float32 of shape \(3,\)"),
+        (lambda t: t.update({"a.bias": torch.ones(2).half()}), "a.bias is float16"),
     ],
     ids=["missing", "unknown", "shape", "dtype"],
 )
@@ -59,5 +59,5 @@ def test_other_weights_are_refused(tmp_path, change, message):
 def test_missing_and_broken_files_are_refused(tmp_path, text):
     if text is not None:
         (tmp_path / "stage_0.safetensors").write_bytes(text)
-    with pytest.raises(PipelineError, match="cannot read"):
+    with pytest.raises(PipelineError, match=r"cannot read|does not exist"):
         load_stage(Stage(), 0, tmp_path)

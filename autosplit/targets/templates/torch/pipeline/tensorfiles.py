@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
+import re
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -43,6 +44,7 @@ DTYPES = {
 
 INDEX = "model.safetensors.index.json"
 _SHOWN = 3
+_DAMAGED = "it is damaged or cut off: copy it again"
 
 
 @dataclass(frozen=True)
@@ -153,9 +155,7 @@ def _header(path: Path) -> dict[str, TensorInfo]:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
             found = {n: (tuple(s.get_shape()), s.get_dtype()) for n, s in slices.items()}
     except (OSError, SafetensorError) as error:
-        raise PipelineError(
-            f"cannot read {path}: {error}", "it is damaged or cut off: copy it again"
-        ) from None
+        raise PipelineError(f"cannot read {path}: {error}", _DAMAGED) from None
     for name, (_, dtype) in found.items():
         if dtype not in DTYPES:
             raise PipelineError(f"{path}: {_short(name)} has the dtype {dtype}, unknown to torch")
@@ -221,9 +221,7 @@ def _weight_map(path: Path) -> dict[str, str]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise PipelineError(
-            f"cannot read {path}: {error}", "it is damaged or cut off: copy it again"
-        ) from None
+        raise PipelineError(f"cannot read {path}: {error}", _DAMAGED) from None
     mapping = data.get("weight_map") if isinstance(data, dict) else None
     if not isinstance(mapping, dict) or not mapping:
         raise PipelineError(f"{path} has no weight_map: it is no index of shards")
@@ -239,14 +237,15 @@ def _open_pickle(path: Path) -> Tensors:
             path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path)
         )
     except pickle.UnpicklingError as error:
+        code = re.search(r"GLOBAL (\S+)", str(error))
+        what = f"holds code ({code[1]})" if code else "is damaged, or holds more than tensors"
         raise PipelineError(
-            f"{path} is damaged, or holds more than tensors, which is not unpickled: "
-            + str(error).partition("\n")[0][:200],
+            f"{path} {what}, and nothing but tensors is unpickled",
             "torch.save(model.state_dict(), PATH) writes a file of tensors alone",
         ) from None
-    except Exception as error:  # what torch raises for damaged files is not documented
-        reason = " ".join(str(error).split())[:200]
-        raise PipelineError(f"cannot read {path}: {type(error).__name__}: {reason}") from None
+    except Exception as error:  # What torch raises for damaged files is not documented.
+        reason = " ".join(str(error).split()).partition(". ")[0]
+        raise PipelineError(f"cannot read {path}: {reason}", _DAMAGED) from None
     if not isinstance(loaded, Mapping) or not loaded:
         raise PipelineError(f"{path} holds no tensors by name but a {type(loaded).__name__}")
     others = [str(name) for name, value in loaded.items() if not isinstance(value, Tensor)]

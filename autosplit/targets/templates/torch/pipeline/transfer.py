@@ -6,6 +6,7 @@ written one tensor at a time.
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shutil
@@ -128,10 +129,18 @@ def merge(
         with replaced(output) as partial:
             write_tensors(partial, merged.infos, merged.read)
     elif output.suffix in (".pt", ".pth"):
+        state = merge_state(routing, folder)
         with replaced(output) as partial:
-            torch.save(merge_state(routing, folder), partial)
+            _save(state, partial)
     else:
         raise PipelineError(f"{output} must end in .safetensors or .pt")
+
+
+def _save(state: dict[str, Tensor], path: Path) -> None:
+    try:
+        torch.save(state, path)
+    except RuntimeError as error:  # What torch makes of a full disk.
+        raise OSError(errno.EIO, str(error).partition("\n")[0]) from None
 
 
 def _write_shards(tensors: Tensors, folder: Path, max_bytes: int) -> None:
@@ -213,6 +222,8 @@ def recut(routing: Routing, old: Path, weights: Path, output: Path) -> None:
     PipelineError
         If the two are not of the same model, or files are missing or damaged.
     """
+    if (old / "routing.json").is_file():
+        old = old / "weights"
     aliases = routing.aliases
     count = _count(old)
     layout = _layout(weights, "stage", len(routing.stages))

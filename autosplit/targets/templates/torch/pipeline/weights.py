@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from .errors import PipelineError
+from .tensorfiles import SafetensorsFiles, TensorInfo, listed
 
 
 def stage_tensors(stage: nn.Module) -> dict[str, Tensor]:
@@ -55,14 +55,14 @@ def _dense(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def fill(tensors: dict[str, Tensor], path: Path) -> None:
     """Copy the tensors of a file into those of the same names; both sides must match."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            names = set(file.keys())
-            _check_names(path, set(tensors), names)
-            for name, tensor in tensors.items():
-                _copy(path, name, file.get_tensor(name), tensor)
-    except (OSError, SafetensorError) as error:
-        raise PipelineError(f"cannot read {path}: {error}") from None
+    file = SafetensorsFiles(str(path), [path])
+    _check_names(path, set(tensors), set(file.infos))
+    for name, tensor in tensors.items():
+        found, needed = file.infos[name], TensorInfo.of(tensor)
+        if found != needed:
+            raise PipelineError(f"{path}: {name} is {found}; the stage needs {needed}")
+        with torch.no_grad():
+            tensor.copy_(file.read(name))
 
 
 def _hidden_buffers(stage: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -75,16 +75,4 @@ def _hidden_buffers(stage: nn.Module) -> Iterator[tuple[str, Tensor]]:
 def _check_names(path: Path, expected: set[str], found: set[str]) -> None:
     for names, word in ((expected - found, "lacks"), (found - expected, "has the unknown")):
         if names:
-            shown = ", ".join(sorted(names)[:3])
-            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            raise PipelineError(f"{path} {word} {shown}{more}")
-
-
-@torch.no_grad()
-def _copy(path: Path, name: str, source: Tensor, target: Tensor) -> None:
-    if source.shape != target.shape or source.dtype != target.dtype:
-        raise PipelineError(
-            f"{path}: {name} is {source.dtype} of shape {tuple(source.shape)}; the stage needs "
-            f"{target.dtype} of shape {tuple(target.shape)}"
-        )
-    target.copy_(source)
+            raise PipelineError(f"{path} {word} {listed(names)}")
