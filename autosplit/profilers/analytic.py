@@ -21,7 +21,7 @@ from autosplit.program import Program
 from autosplit.serialize import digest
 from autosplit.tracers.base import Trace
 from autosplit.types import DeviceInfo, ModelRef, Profile, Timing
-from autosplit.units import format_rate, format_seconds
+from autosplit.units import format_rate, format_seconds, format_share
 
 _CUDA_MASK_BYTES = 1
 """A dropout mask of a GPU is one of truth values; a CPU keeps one of numbers."""
@@ -124,7 +124,9 @@ def _findings(program: Program, grouping: Grouping, roofline: Roofline, training
 def _notes(device: DeviceSpec, factors: Factors, training: bool) -> tuple[str, ...]:
     """Say what is modelled and what that rests on."""
     peak = f"{device.flops_per_s('float32') / 1e12:g} TFLOP/s in float32"
-    families = ", ".join(f"{name} {share:.0%}" for name, share in factors.efficiency.items())
+    families = ", ".join(
+        f"{name} {format_share(share)}" for name, share in factors.efficiency.items()
+    )
     memory = "saved memory and workspace" if training else "workspace"
     return (
         f"nothing was measured: times are modelled for {device.name} "
