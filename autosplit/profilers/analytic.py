@@ -124,9 +124,8 @@ def _findings(program: Program, grouping: Grouping, roofline: Roofline, training
 def _notes(device: DeviceSpec, factors: Factors, training: bool) -> tuple[str, ...]:
     """Say what is modelled and what that rests on."""
     peak = f"{device.flops_per_s('float32') / 1e12:g} TFLOP/s in float32"
-    families = ", ".join(
-        f"{name} {format_share(share)}" for name, share in factors.efficiency.items()
-    )
+    shares = factors.efficiency.items()
+    families = ", ".join(f"{name} {format_share(share)}" for name, share in shares)
     memory = "saved memory and workspace" if training else "workspace"
     return (
         f"nothing was measured: times are modelled for {device.name} "
