@@ -123,6 +123,7 @@ class Session:
         self._device = device
         self._clock = clock
         self._options = options
+        self._watch = TimingWatch(clock, len(step.pieces), device)
 
     def saved(self) -> SavedWatch:
         """Run a pass that learns what backward keeps."""
@@ -150,26 +151,25 @@ class Session:
         Repetitions that the journal holds are taken from there, new ones are added to it.
         """
         options = self._options
-        watch = TimingWatch(self._clock, len(self.step.pieces), self._device)
         samples = SampleSet()
         for repetition in journal.records(Repetition):
             samples.add(repetition)
         classes = classes_of(self.keys())
         begin = time.monotonic()
-        warm = 0
+        warm_up = _WARM_UP_PASSES
         while True:
             bound = samples.error_bound(classes) if len(samples) > 1 else 1.0
             report(len(samples), f"precision {bound:.1%}")
             late = time.monotonic() - begin > options.max_seconds
-            enough = len(samples) >= options.min_repetitions
-            if enough and (bound <= options.precision or late):
+            enough = len(samples) >= options.min_repetitions and (
+                bound <= options.precision or late
+            )
+            if enough or len(samples) >= options.max_repetitions:
                 return samples
-            if len(samples) >= options.max_repetitions:
-                return samples
-            for _ in range(warm, _WARM_UP_PASSES):
-                self._repeat(watch)
-            warm = _WARM_UP_PASSES
-            repetition = self._repeat(watch)
+            while warm_up > 0:
+                self.repetition()
+                warm_up -= 1
+            repetition = self.repetition()
             samples.add(repetition)
             journal.append(repetition)
 
@@ -183,14 +183,14 @@ class Session:
             for piece in self.step.pieces
         ]
 
-    def _repeat(self, watch: TimingWatch) -> Repetition:
+    def repetition(self) -> Repetition:
         """Time all layers, then the whole step; note wall against CPU time."""
         wall, cpu = time.perf_counter(), time.process_time()
-        watch.reset()
+        self._watch.reset()
         self._clock.start()
-        self.step.run(watch)
+        self.step.run(self._watch)
         self._clock.stop()
-        forward, backward, empty = watch.seconds()
+        forward, backward, empty = self._watch.seconds()
         whole = None if self._whole is None else self._whole.run(self._clock)
         wall_s, cpu_s = time.perf_counter() - wall, time.process_time() - cpu
         return Repetition(tuple(forward), tuple(backward), tuple(empty), whole, wall_s, cpu_s)

@@ -68,7 +68,7 @@ def stopped_at(
 def test_no_repetition_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ref, partial = walk.sample("mlp"), tmp_path / "partial"
     whole = workflow.profile(ref, OPTIONS)
-    calls = stopped_at(monkeypatch, Session, "_repeat", 4)
+    calls = stopped_at(monkeypatch, Session, "repetition", 4)
     with pytest.raises(Stop):
         workflow.profile(ref, OPTIONS, partial=partial)
     assert partial.read_text().count("\n") - 1 == 2  # the first call warms up
