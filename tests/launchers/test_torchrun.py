@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -50,7 +51,9 @@ def test_one_node_by_default(launch):
     assert done.returncode == 0, done.stderr
     memory, command = done.stdout.splitlines()
     assert memory == "OMP=1 MMAP=0 TRIM=1099511627776"
-    assert command == "-m torch.distributed.run --standalone --nproc-per-node 4 train.py"
+    assert re.fullmatch(
+        r"-m pipeline.launch --standalone --max-restarts 0 --nproc-per-node 4 /.*/train.py", command
+    )
 
 
 def test_script_and_options_are_passed_on(launch):
@@ -61,10 +64,24 @@ def test_script_and_options_are_passed_on(launch):
 
 def test_several_nodes(launch):
     done = launch("train.py", NNODES="2", NODE_RANK="1", MASTER_ADDR="first", MASTER_PORT="1234")
-    assert done.stdout.splitlines()[1] == (
-        "-m torch.distributed.run --nnodes 2 --node-rank 1 --master-addr first "
-        "--master-port 1234 --nproc-per-node 2 train.py"
+    assert done.stdout.splitlines()[1].startswith(
+        "-m pipeline.launch --nnodes 2 --node-rank 1 --master-addr first "
+        "--master-port 1234 --max-restarts 0 --nproc-per-node 2 /"
     )
+
+
+def test_options_alone_are_those_of_training(launch):
+    done = launch("--steps", "5", RESTARTS="2")
+    assert "--max-restarts 2" in done.stdout
+    assert done.stdout.endswith("/train.py --steps 5\n")
+
+
+def test_help_starts_no_processes(launch):
+    for arguments in (["--help"], ["infer.py", "-h"]):
+        done = launch(*arguments)
+        script = "infer.py" if "infer.py" in arguments else "train.py"
+        assert re.search(rf"^/\S+/{script} --help$", done.stdout, re.MULTILINE)
+        assert "pipeline.launch" not in done.stdout
 
 
 @pytest.mark.parametrize(

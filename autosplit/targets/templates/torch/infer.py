@@ -25,7 +25,7 @@ from pipeline import (
     split_batch,
     start,
 )
-from pipeline.options import add_run_options, positive, rows_of, run_main
+from pipeline.options import Parser, add_run_options, output_file, positive, rows_of, run_main
 from pipeline.source import read_inputs
 from safetensors.torch import save_file
 from stages import STAGES
@@ -35,7 +35,7 @@ HERE = Path(__file__).parent
 
 def parse(routing: Routing) -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Parser(description=__doc__)
     add_run_options(parser, routing)
     parser.add_argument(
         "--inputs",
@@ -51,7 +51,7 @@ def parse(routing: Routing) -> argparse.Namespace:
         help="batches of data.py, where no file is given (default: %(default)s)",
     )
     parser.add_argument(
-        "--output", type=Path, metavar="FILE", help="write the outputs as safetensors"
+        "--output", type=output_file, metavar="FILE", help="write the outputs as safetensors"
     )
     return parser.parse_args()
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
+import math
 import time
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import data
@@ -13,56 +14,41 @@ import torch
 import torch.distributed as dist
 from pipeline import (
     Pipeline,
+    PipelineError,
     Processes,
     Routing,
-    check_alike,
     draw,
     load_stage,
-    mean_loss,
     read_routing,
-    save_checkpoint,
     save_dump,
-    split_batch,
     start,
 )
-from pipeline.options import add_run_options, positive, rows_of, run_main
+from pipeline.checkpoints import Checkpoints, resume_point
+from pipeline.gradients import clip_factor, scale_gradients
+from pipeline.options import rows_of, run_main
+from pipeline.precision import AUTOCAST, LossScale
+from pipeline.progress import Progress, comparable
+from pipeline.rates import rate_factor, set_rate
+from pipeline.signals import Stop
+from pipeline.training import (
+    draw_steps,
+    evaluate,
+    evaluation_batches,
+    restarted,
+    run_step,
+    seed_step,
+    stages_to_recompute,
+    training_options,
+)
 from stages import STAGES
 
 HERE = Path(__file__).parent
 
 
-def parse(routing: Routing) -> argparse.Namespace:
-    """Parse the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    add_run_options(parser, routing)
-    parser.add_argument("--steps", type=positive, default=10, help="(default: %(default)s)")
-    parser.add_argument("--lr", type=float, default=1e-3, help="(default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
-    parser.add_argument(
-        "--checkpoint-dir", type=Path, metavar="DIR", help="write weights to DIR/step_N"
-    )
-    parser.add_argument(
-        "--save-every",
-        type=positive,
-        metavar="N",
-        help="steps from one checkpoint to the next (default: after the last step alone)",
-    )
-    parser.add_argument(
-        "--report", type=Path, metavar="FILE", help="write losses and step times as JSON"
-    )
-    parser.add_argument(
-        "--dump",
-        type=Path,
-        metavar="DIR",
-        help="write losses, gradients and buffers of the last step, one file per rank",
-    )
-    return parser.parse_args()
-
-
 def main() -> None:
     """Train."""
     routing = read_routing(HERE / "routing.json")
-    options = parse(routing)
+    options = training_options(routing, __doc__)
     with start(
         routing, device=options.device, threads=options.threads, timeout_s=options.timeout
     ) as processes:
@@ -71,11 +57,10 @@ def main() -> None:
 
 def train(routing: Routing, options: argparse.Namespace, processes: Processes) -> None:
     """Run the training loop of one rank."""
-    # Stages draw dropout masks of their own; data is drawn alike by `draw`.
-    torch.manual_seed(options.seed + processes.rank)
+    evaluation = evaluation_batches(data) if options.eval_every else None
+    resume = resume_point(options.checkpoint_dir, options.resume, restarted())
+    torch.manual_seed(options.seed)
     stages = {index: STAGES[index]().to(processes.device) for index in processes.stages}
-    for index, stage in stages.items():
-        load_stage(stage, index, options.weights)
     pipeline = Pipeline(
         routing,
         stages,
@@ -83,40 +68,93 @@ def train(routing: Routing, options: argparse.Namespace, processes: Processes) -
         device=processes.device,
         loss=data.loss,
         schedule=options.schedule,
+        autocast=AUTOCAST[options.autocast],
+        recompute=stages_to_recompute(options.recompute, routing, HERE / "plan.json"),
     )
     parameters = pipeline.parameters()
     # A stage may have nothing to train, and an optimizer refuses an empty list.
     optimizer = data.optimizer(parameters, options.lr) if parameters else None
-    batches = draw(partial(data.batches, rows_of(options, routing)), options.seed)
-    record: dict[str, list[float]] = {"losses": [], "step_s": []}
+    scale = LossScale() if options.autocast == "fp16" else LossScale(1.0, interval=2**62)
+    checkpoints = Checkpoints(stages, optimizer, processes.rank, options.keep)
+    first, drawn_before = 1, 0
+    if resume is None:
+        for index, stage in stages.items():
+            load_stage(stage, index, options.weights)
+    else:
+        state = checkpoints.load(resume)
+        first, drawn_before = state["step"] + 1, state["batches"]
+        scale.value, scale.good = state["loss_scale"], state["good_steps"]
+        if processes.rank == 0:
+            print(f"resumed from {resume} after step {first - 1}", flush=True)
 
-    for step in range(1, options.steps + 1):
+    rows = rows_of(options, routing)
+    batches = draw(partial(data.batches, rows), options.seed)
+    # Drawn again and left aside, so that data goes on where it stopped.
+    next(islice(batches, drawn_before, drawn_before), None)
+    steps = draw_steps(batches, routing, options.microbatches, options.accumulate, processes.device)
+    alike = comparable(routing, rows, options.microbatches, options.accumulate)
+    progress = Progress(pipeline, HERE / "plan.json", options.log_dir, comparable=alike)
+    stop = Stop(processes.device)
+
+    for step in range(first, options.steps + 1):
         begin = time.perf_counter()
-        inputs, targets = next(batches)
-        microbatches = split_batch(routing, inputs, targets, options.microbatches)
-        check_alike(microbatches, processes.device)
+        seed_step(options.seed, step, processes.rank)
         pipeline.zero_grad()
-        losses = pipeline.step(microbatches)
-        if optimizer is not None:
-            optimizer.step()
-        if pipeline.has_last:
-            record["losses"].append(mean_loss(losses, microbatches))
-            record["step_s"].append(time.perf_counter() - begin)
-            print(
-                f"step {step}/{options.steps}  loss {record['losses'][-1]:.6f}  "
-                f"{record['step_s'][-1]:.3f} s",
-                flush=True,
-            )
-        if options.checkpoint_dir and (
-            step == options.steps or (options.save_every and step % options.save_every == 0)
-        ):
-            save_checkpoint(stages, options.checkpoint_dir / f"step_{step}", processes.rank)
+        loss, losses = run_step(pipeline, next(steps), scale.value)
+        update(pipeline, optimizer, options, scale, step)
+        seconds = time.perf_counter() - begin
+        progress.step(step, options.steps, loss, seconds, rows * options.accumulate)
+        if evaluation and step % options.eval_every == 0:
+            found = draw(partial(evaluation, rows), options.seed)
+            progress.evaluated(step, evaluate(pipeline, routing, found, options.microbatches))
+        stopping = stop.asked()
+        last = stopping or step == options.steps
+        if last or step % options.log_every == 0:
+            progress.summary()
+        saved = options.save_every and step % options.save_every == 0
+        if options.checkpoint_dir and (last or saved):
+            state = {
+                "step": step,
+                "batches": drawn_before + (step - first + 1) * options.accumulate,
+                "loss_scale": scale.value,
+                "good_steps": scale.good,
+            }
+            checkpoints.save(options.checkpoint_dir / f"step_{step}", state)
+        if stopping:
+            if processes.rank == 0:
+                print(f"stopped as asked after step {step}", flush=True)
+            break
 
-    if options.dump:
+    if options.dump and first <= options.steps:
         save_dump(stages, losses, options.dump, processes.rank)
-    if options.report and pipeline.has_last:
-        options.report.write_text(json.dumps(record) + "\n", encoding="utf-8")
+    progress.write(options.report)
     dist.barrier()
+
+
+def update(
+    pipeline: Pipeline,
+    optimizer: torch.optim.Optimizer | None,
+    options: argparse.Namespace,
+    scale: LossScale,
+    step: int,
+) -> None:
+    """Clip, and take the optimizer's step; under fp16 leave out a step that overflowed."""
+    factor = 1 / scale.value
+    finite = True
+    if options.clip is not None or options.autocast == "fp16":
+        norm = pipeline.gradient_norm() / scale.value
+        finite = math.isfinite(norm)
+        if not finite and options.autocast != "fp16":
+            raise PipelineError(f"the norm of the gradients is {norm} in step {step}")
+        factor *= clip_factor(norm, options.clip) if finite else 1.0
+    if finite and optimizer is not None:
+        scale_gradients(pipeline.parameters(), factor)
+        set_rate(
+            optimizer,
+            rate_factor(step, options.steps, options.lr_schedule, options.warmup),
+        )
+        optimizer.step()
+    scale.update(finite)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from .batches import Microbatch, mean_loss, split_batch
 from .errors import PipelineError
 from .merge import merge_outputs
 from .processes import Processes, start
-from .results import save_checkpoint, save_dump
+from .results import save_dump
 from .routing import Routing, read_routing
 from .runner import Pipeline
 from .weights import load_stage, stage_tensors
@@ -22,7 +22,6 @@ __all__ = [
     "mean_loss",
     "merge_outputs",
     "read_routing",
-    "save_checkpoint",
     "save_dump",
     "split_batch",
     "stage_tensors",

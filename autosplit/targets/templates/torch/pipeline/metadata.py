@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from .recompute import buffer_versions, written_buffers
 from .routing import Routing
 
 
@@ -39,13 +41,21 @@ class FakeChain:
         Constructor of each stage.
     device
         Device on which the pipeline runs.
+    autocast
+        Makes the context in which stages run.
     """
 
     def __init__(
-        self, routing: Routing, factories: Sequence[Callable[[], nn.Module]], device: torch.device
+        self,
+        routing: Routing,
+        factories: Sequence[Callable[[], nn.Module]],
+        device: torch.device,
+        autocast: Callable[[], AbstractContextManager[object]],
     ) -> None:
         self.routing = routing
         self.device = device
+        self.autocast = autocast
+        self.written: dict[int, tuple[str, ...]] = {}
         self.mode = FakeTensorMode()
         with self.mode, device:
             self.stages = [factory() for factory in factories]
@@ -56,13 +66,17 @@ class FakeChain:
         A gradient goes back where a path leads to a floating-point output of the model, whether
         or not the loss uses that output: it may begin to in a later step.
         """
-        with self.mode, torch.enable_grad():
+        with self.mode, torch.enable_grad(), self.autocast():
             values = {
                 name: torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=self.device)
                 for name, t in inputs.items()
             }
-            for stage, route in zip(self.stages, self.routing.stages, strict=True):
+            for index, (stage, route) in enumerate(
+                zip(self.stages, self.routing.stages, strict=True)
+            ):
+                before = buffer_versions(stage)
                 values.update(route.call(stage.train(training), values))
+                self.written[index] = written_buffers(stage, before)
             needed = self._needed(values)
         return {
             name: Meta(tuple(value.shape), value.dtype, name in needed)

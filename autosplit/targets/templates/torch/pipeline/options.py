@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Callable
+import tempfile
 from pathlib import Path
+from typing import NoReturn
 
 from .errors import PipelineError
+from .failure import run_main
 from .routing import Routing
 from .schedules import schedule_names
+
+__all__ = [
+    "Parser",
+    "add_run_options",
+    "output_file",
+    "output_folder",
+    "positive",
+    "rows_of",
+    "run_main",
+]
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are those of the pipeline: said once, not by every rank."""
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse the command line."""
+        raise PipelineError(f"{message}; see --help")
 
 
 def positive(text: str) -> int:
@@ -18,6 +37,26 @@ def positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is not above zero")
     return value
+
+
+def output_file(text: str) -> Path:
+    """Parse the path of a file to write; refuse one that cannot be written before any work."""
+    path = Path(text).absolute()
+    output_folder(str(path.parent))
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text} is a folder")
+    return path
+
+
+def output_folder(text: str) -> Path:
+    """Parse the path of a folder to write into, and make it; refuse it where that fails."""
+    path = Path(text).absolute()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            return path
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"cannot write to {path}: {error.strerror}") from None
 
 
 def add_run_options(parser: argparse.ArgumentParser, routing: Routing) -> None:
@@ -74,12 +113,3 @@ def add_run_options(parser: argparse.ArgumentParser, routing: Routing) -> None:
 def rows_of(options: argparse.Namespace, routing: Routing) -> int:
     """Return the rows of one step."""
     return int(options.batch_size or options.microbatches * routing.run.microbatch_size)
-
-
-def run_main(main: Callable[[], None]) -> None:
-    """Call ``main``; say what a person can put right in one line, without a traceback."""
-    try:
-        main()
-    except PipelineError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(1) from None

@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from .errors import PipelineError
 from .routing import Routing
+from .watch import start_watch, stop_watch
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,10 @@ def start(
         raise PipelineError(
             f"rank {rank} of {world} could not reach the others within {timeout_s:g} s: {error}"
         ) from None
+    start_watch(rank, world)
     stages = tuple(k for k, owner in enumerate(routing.run.ranks) if owner == rank)
     yield Processes(rank, world, chosen, stages)
+    stop_watch()
     # Not after an error: the others may be in the middle of a transfer, and it would wait.
     dist.destroy_process_group()
 

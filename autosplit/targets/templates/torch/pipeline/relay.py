@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor, nn
 
 from .metadata import Meta
-from .routing import Routing
+from .recompute import call_again
+from .routing import Route, Routing
 
 
 class Relay(nn.Module):
@@ -23,9 +26,20 @@ class Relay(nn.Module):
         The stage, a pure function of what it takes.
     index
         Its position.
+    autocast
+        Makes the context in which the stage runs.
+    recompute
+        Whether backward computes activations again.
     """
 
-    def __init__(self, stage: nn.Module, index: int, routing: Routing) -> None:
+    def __init__(
+        self,
+        stage: nn.Module,
+        index: int,
+        routing: Routing,
+        autocast: Callable[[], AbstractContextManager[object]],
+        recompute: bool,
+    ) -> None:
         super().__init__()
         self.stage = stage
         self.index = index
@@ -33,6 +47,9 @@ class Relay(nn.Module):
         self.received = routing.received(index)
         self.sent = routing.sent(index)
         self.kept: list[tuple[Tensor, ...]] = []
+        self.forward_s = 0.0
+        self._autocast = autocast
+        self._recompute = recompute
         self._keep = False
         self._inputs: Sequence[Mapping[str, Tensor]] = ()
         self._metas: Mapping[str, Meta] = {}
@@ -57,7 +74,12 @@ class Relay(nn.Module):
         values = dict(self._inputs[int(number)])
         values.update(zip(self.received, received, strict=True))
         foreign = self._held.union(id(value) for value in values.values())
-        values.update(self.route.call(self.stage, values))
+        begin = time.perf_counter()
+        with self._autocast():
+            again = self._recompute and torch.is_grad_enabled()
+            call = call_again if again else _call
+            values.update(call(self.stage, self.route, values))
+        self.forward_s += time.perf_counter() - begin
         sent = tuple(self._outgoing(name, values[name], foreign) for name in self.sent)
         if self._keep:
             self.kept.append(sent)
@@ -76,3 +98,7 @@ class Relay(nn.Module):
         if value._is_view() or not value.is_contiguous() or id(value) in foreign:
             return value.clone(memory_format=torch.contiguous_format)
         return value
+
+
+def _call(stage: nn.Module, route: Route, values: dict[str, Tensor]) -> dict[str, Tensor]:
+    return route.call(stage, values)

@@ -1,37 +1,13 @@
-"""What a run leaves behind: checkpoints, and dumps of one step for comparison."""
+"""What one step computed, written for comparison."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import Tensor, nn
-
-from .weights import save_stage
-
-
-def save_checkpoint(stages: Mapping[int, nn.Module], folder: Path, rank: int) -> None:
-    """Write the weights of all stages into ``folder``, which appears when it is whole.
-
-    All ranks call it. A folder of that name from an earlier run is replaced.
-    """
-    partial = folder.with_name(f".{folder.name}.partial")
-    if rank == 0:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-    dist.barrier()
-    for index, stage in stages.items():
-        save_stage(stage, index, partial)
-    dist.barrier()
-    if rank == 0:
-        if folder.exists():
-            shutil.rmtree(folder)
-        partial.rename(folder)
-    dist.barrier()
 
 
 def save_dump(

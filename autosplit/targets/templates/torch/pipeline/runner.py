@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch.distributed.pipelining import PipelineStage
 
 from .batches import Microbatch
 from .errors import PipelineError
+from .gradients import gradient_norm
 from .metadata import FakeChain, Meta
 from .relay import Relay
 from .routing import Routing
@@ -43,6 +45,10 @@ class Pipeline:
         ``loss(output, *targets)``, a scalar; None for inference.
     schedule
         A name in ``schedules.SINGLE``, or ``schedules.MULTI`` for several stages on a rank.
+    autocast
+        dtype of autocast for stages and loss; None for none.
+    recompute
+        Stages whose activations are computed again in backward.
     """
 
     def __init__(
@@ -54,6 +60,8 @@ class Pipeline:
         device: torch.device,
         loss: Callable[..., Tensor] | None = None,
         schedule: str = "1f1b",
+        autocast: torch.dtype | None = None,
+        recompute: Collection[int] = (),
     ) -> None:
         self.routing = routing
         self.stages = dict(stages)
@@ -61,8 +69,15 @@ class Pipeline:
         self.loss = loss
         self.schedule = schedule
         self.training = True
-        self._relays = {k: Relay(stage, k, routing) for k, stage in self.stages.items()}
-        self._chain = FakeChain(routing, factories, device)
+        self._autocast = partial(
+            torch.autocast, device.type, dtype=autocast, enabled=autocast is not None
+        )
+        self._recompute = frozenset(recompute)
+        self._relays = {
+            k: Relay(stage, k, routing, self._autocast, k in self._recompute)
+            for k, stage in self.stages.items()
+        }
+        self._chain = FakeChain(routing, factories, device, self._autocast)
         self._shared = SharedGradients(routing, self.stages, device)
         self._schedules: OrderedDict[Any, tuple[Schedule, dict[str, Meta]]] = OrderedDict()
         self._running: Sequence[Microbatch] = ()
@@ -86,20 +101,41 @@ class Pipeline:
         found = (p for stage in self.stages.values() for p in stage.parameters())
         return [p for p in dict.fromkeys(found) if p.requires_grad]
 
+    @property
+    def forward_s(self) -> dict[int, float]:
+        """Seconds that each stage of this rank has spent in forward."""
+        return {k: relay.forward_s for k, relay in self._relays.items()}
+
+    def gradient_norm(self) -> float:
+        """Return the norm of the model's gradients, the same on every rank; all ranks call it.
+
+        A parameter that several stages hold counts once.
+        """
+        again = {
+            id(self.stages[stage].get_parameter(name))
+            for shared in self.routing.shared
+            for stage, name in shared.holders[1:]
+            if stage in self.stages
+        }
+        counted = (p for p in self.parameters() if id(p) not in again)
+        return gradient_norm(counted, self.device)
+
     def zero_grad(self) -> None:
         """Drop the gradients of this rank."""
         for stage in self.stages.values():
             stage.zero_grad(set_to_none=True)
 
-    def step(self, microbatches: Sequence[Microbatch]) -> list[Tensor]:
+    def step(self, microbatches: Sequence[Microbatch], weight: float = 1.0) -> list[Tensor]:
         """Run forward and backward; add to ``grad`` of the parameters.
 
-        The loss of the step is the mean over the micro-batches, weighted by their rows.
+        The loss of the step is the mean over the micro-batches, weighted by their rows, times
+        ``weight``.
 
         Returns
         -------
         list
-            The loss of each micro-batch on the rank with the last stage, else an empty list.
+            The loss of each micro-batch, without weight, on the rank with the last stage; else
+            an empty list.
         """
         if self.loss is None:
             raise PipelineError("training needs a loss")
@@ -107,7 +143,7 @@ class Pipeline:
         self._losses = []
         self._shared.set_aside()
         for parts in _alike(microbatches):
-            self._weights = [part.rows / rows for part in parts]
+            self._weights = [weight * part.rows / rows for part in parts]
             self._run(parts, backward=True)
         self._shared.reduce()
         return self._losses
@@ -127,6 +163,15 @@ class Pipeline:
             self._run(parts, backward=False)
             outputs += (self._named(sent) for sent in self._last_sent())
         return outputs
+
+    @torch.no_grad()
+    def evaluate(self, microbatches: Sequence[Microbatch]) -> list[Tensor]:
+        """Run forward alone; return losses as ``step`` does."""
+        outputs = self.infer(microbatches)
+        return [
+            self._loss_of(output, part.targets)
+            for output, part in zip(outputs, microbatches, strict=bool(outputs))
+        ]
 
     def _last_sent(self) -> list[tuple[Tensor, ...]]:
         last = self._relays.get(len(self.routing.stages) - 1)
@@ -154,6 +199,7 @@ class Pipeline:
         key = (backward, self.training, len(parts), parts[0].signature)
         if key not in self._schedules:
             metas = self._chain.run(parts[0].inputs, self.training)
+            self._check_recompute()
             stages = [self._torch_stage(relay, metas) for relay in self._relays.values()]
             loss = self._weighted_loss if backward else None
             self._schedules[key] = make_schedule(self.schedule, stages, len(parts), loss), metas
@@ -177,16 +223,29 @@ class Pipeline:
 
     def _weighted_loss(self, output: tuple[Tensor, ...], number: Tensor) -> Tensor:
         """Return the weighted loss of one micro-batch, for torch to run backward from."""
-        assert self.loss is not None
         index = int(number)
-        targets = (_to_device(t, self.device) for t in self._running[index].targets)
-        loss = self.loss(rebuild(self.routing.output_tree, self._named(output)), *targets)
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            raise PipelineError(f"the loss must be a scalar tensor, not {loss!r}")
+        loss = self._loss_of(self._named(output), self._running[index].targets)
         if not loss.requires_grad:
             raise PipelineError("the loss does not depend on any trainable parameter")
         self._losses.append(loss.detach().clone())
         return loss * self._weights[index]
+
+    def _loss_of(self, output: Mapping[str, Tensor], targets: Sequence[Any]) -> Tensor:
+        assert self.loss is not None
+        there = (_to_device(target, self.device) for target in targets)
+        with self._autocast():
+            loss = self.loss(rebuild(self.routing.output_tree, output), *there)
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            raise PipelineError(f"the loss must be a scalar tensor, not {loss!r}")
+        return loss
+
+    def _check_recompute(self) -> None:
+        for index in sorted(self._recompute):
+            if names := self._chain.written[index]:
+                raise PipelineError(
+                    f"stage {index} writes to its buffer {names[0]!r} in forward, and computing "
+                    "that again would give something else: pass --recompute none"
+                )
 
 
 def _alike(microbatches: Sequence[Microbatch]) -> Iterator[list[Microbatch]]:

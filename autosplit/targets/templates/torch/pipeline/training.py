@@ -1,0 +1,182 @@
+"""Options of training and the parts of its loop that need no reading."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .agreement import check_alike
+from .batches import Microbatch, mean_loss, split_batch
+from .errors import PipelineError
+from .options import Parser, add_run_options, output_file, output_folder, positive
+from .precision import AUTOCAST
+from .rates import SCHEDULES
+from .recompute import planned
+from .routing import Routing
+from .runner import Pipeline
+
+EVALUATION_BATCHES = 10
+
+
+def training_options(routing: Routing, description: str | None) -> argparse.Namespace:
+    """Parse the command line of training."""
+    parser = Parser(description=description)
+    add_run_options(parser, routing)
+    add = parser.add_argument
+    add("--steps", type=positive, default=10, help="(default: %(default)s)")
+    add("--lr", type=float, default=1e-3, help="learning rate (default: %(default)s)")
+    add(
+        "--lr-schedule",
+        choices=SCHEDULES,
+        default="constant",
+        help="what the rate does until the last step (default: %(default)s)",
+    )
+    add("--warmup", type=int, default=0, metavar="N", help="steps of a rising rate (default: 0)")
+    add("--seed", type=int, default=0, help="(default: %(default)s)")
+    add(
+        "--accumulate",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="batches whose gradients make one step (default: %(default)s)",
+    )
+    add("--clip", type=float, metavar="NORM", help="largest norm of all gradients together")
+    add(
+        "--autocast",
+        choices=tuple(AUTOCAST),
+        default="none",
+        help="dtype of autocast; fp16 scales the loss (default: %(default)s)",
+    )
+    add(
+        "--recompute",
+        choices=("plan", "none", "all"),
+        default="plan",
+        help="stages that compute activations again in backward; plan: those for which the plan "
+        "recomputes a layer (default: %(default)s)",
+    )
+    add(
+        "--eval-every",
+        type=positive,
+        metavar="N",
+        help=f"evaluate on {EVALUATION_BATCHES} of eval_batches() of data.py every N steps",
+    )
+    add(
+        "--checkpoint-dir",
+        type=output_folder,
+        metavar="DIR",
+        help="write checkpoints to DIR/step_N, after the last step or when asked to stop",
+    )
+    add("--save-every", type=positive, metavar="N", help="and after every N steps")
+    add("--keep", type=positive, metavar="N", help="keep the last N checkpoints alone")
+    add(
+        "--resume",
+        metavar="auto|DIR",
+        help="go on from a checkpoint; auto: the last in --checkpoint-dir, if there is one",
+    )
+    add("--log-every", type=positive, default=10, metavar="N", help="(default: %(default)s)")
+    add("--log-dir", type=output_folder, metavar="DIR", help="JSON lines, and TensorBoard's logs")
+    add("--report", type=output_file, metavar="FILE", help="write losses and step times as JSON")
+    add(
+        "--dump",
+        type=output_folder,
+        metavar="DIR",
+        help="write losses, gradients and buffers of the last step, one file per rank",
+    )
+    options = parser.parse_args()
+    if (options.save_every or options.keep) and not options.checkpoint_dir:
+        parser.error("--save-every and --keep need --checkpoint-dir")
+    return options
+
+
+def restarted() -> bool:
+    """Return whether torchrun has started this process again."""
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+
+
+def stages_to_recompute(asked: str, routing: Routing, plan: Path) -> frozenset[int]:
+    """Return the numbers of the stages whose activations are computed again."""
+    if asked == "plan":
+        return planned(plan)
+    return frozenset(range(len(routing.stages)) if asked == "all" else ())
+
+
+def seed_step(seed: int, step: int, rank: int) -> None:
+    """Begin the random numbers of a step (dropout): they need not be saved to resume."""
+    torch.manual_seed((seed * 1_000_003 + step) * 65_536 + rank)
+
+
+def draw_steps(
+    batches: Iterator[tuple[Any, tuple[Any, ...]]],
+    routing: Routing,
+    microbatches: int,
+    accumulate: int,
+    device: torch.device,
+) -> Iterator[list[tuple[Microbatch, ...]]]:
+    """Yield the micro-batches of one step after another, the same on every rank."""
+    while True:
+        drawn = [
+            split_batch(routing, inputs, targets, microbatches)
+            for inputs, targets in islice(batches, accumulate)
+        ]
+        check_alike([part for parts in drawn for part in parts], device)
+        yield drawn
+
+
+def run_step(
+    pipeline: Pipeline, drawn: list[tuple[Microbatch, ...]], scale: float
+) -> tuple[float, list[torch.Tensor]]:
+    """Run forward and backward over the batches of a step.
+
+    Returns
+    -------
+    tuple
+        The mean loss over all rows and the losses of the micro-batches, on the rank that has
+        the last stage; else 0 and nothing.
+    """
+    flat = [part for parts in drawn for part in parts]
+    rows = sum(part.rows for part in flat)
+    losses: list[torch.Tensor] = []
+    for parts in drawn:
+        share = sum(part.rows for part in parts) / rows
+        losses += pipeline.step(parts, share * scale)
+    return (mean_loss(losses, flat) if losses else 0.0), losses
+
+
+def evaluate(
+    pipeline: Pipeline,
+    routing: Routing,
+    batches: Iterable[tuple[Any, tuple[Any, ...]]],
+    microbatches: int,
+) -> float:
+    """Return the mean loss over batches in eval mode, on the rank that has the last stage."""
+    pipeline.train(False)
+    flat: list[Microbatch] = []
+    losses: list[torch.Tensor] = []
+    for inputs, targets in islice(batches, EVALUATION_BATCHES):
+        parts = split_batch(routing, inputs, targets, microbatches)
+        losses += pipeline.evaluate(parts)
+        flat += parts
+    pipeline.train(True)
+    if not flat:
+        raise PipelineError("eval_batches() in data.py yields nothing")
+    return mean_loss(losses, flat) if losses else 0.0
+
+
+def evaluation_batches(data: Any) -> Callable[[int], Iterable[Any]]:
+    """Return ``eval_batches`` of data.py.
+
+    Raises
+    ------
+    PipelineError
+        If it has none.
+    """
+    found: Callable[[int], Iterable[Any]] | None = getattr(data, "eval_batches", None)
+    if found is None:
+        raise PipelineError("--eval-every needs eval_batches(batch_size) in data.py")
+    return found
