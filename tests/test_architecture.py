@@ -106,6 +106,15 @@ def test_few_files_write_to_disk():
             assert not list(writes(path)), f"{path} writes to disk"
 
 
+def test_only_consoles_print():
+    """A stray ``print`` would mix with the data on standard output."""
+    for path in sources():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Call(func=ast.Name(id="print")):
+                    pytest.fail(f"{path}:{node.lineno} prints past the console")
+
+
 # ---------------------------------------------------------------- start-up
 
 

@@ -145,9 +145,6 @@ def assign(graph: StageGraph, scope: Scope, taken: set[str], *, source: bool) ->
     crowded: set[str] = set()
     variables = sorted(lives.order, key=lambda each: each.start)
     wishes = {id(each): _wishes(graph, scope, each, source=source) for each in variables}
-    print(
-        [(v.members, v.start, v.end, wishes[id(v)]) for v in variables]
-    ) if scope.call.name == "Attention" else 0
     _forget_loop_names(scope, lives, wishes)
     heirs = _heirs(scope, lives, wishes)
     for variable in sorted(variables, key=lambda each: not wishes[id(each)]):
