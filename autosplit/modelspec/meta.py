@@ -76,17 +76,15 @@ def without_parameters() -> Iterator[None]:
     """
     register = nn.Module.register_parameter
 
-    def register_on_meta(
-        module: nn.Module, name: str, param: nn.Parameter | None, *args: Any, **kwargs: Any
-    ) -> None:
-        register(module, name, param, *args, **kwargs)
+    def register_on_meta(module: nn.Module, name: str, param: nn.Parameter | None) -> None:
+        register(module, name, param)
         if param is not None and not param.is_meta and not nn.parameter.is_lazy(param):
             empty = nn.Parameter(torch.empty_like(param, device="meta"), param.requires_grad)
             vars(empty).update(vars(param))
             # The same object stays the parameter, so that tied modules stay tied.
-            torch.utils.swap_tensors(param, empty)
+            torch.utils.swap_tensors(param, empty)  # type: ignore[no-untyped-call]
 
-    nn.Module.register_parameter = register_on_meta  # type: ignore[method-assign]
+    nn.Module.register_parameter = register_on_meta  # type: ignore[method-assign,assignment]
     try:
         yield
     finally:
