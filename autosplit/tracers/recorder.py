@@ -125,8 +125,7 @@ class Recorder(TorchFunctionMode):
             if not self.quiet:
                 self._refuse_foreign(module)
             return original(module, *args, **kwargs)
-        caller = sys._getframe(1)
-        path, user = self._path(caller)
+        path, user = self._path(sys._getframe(1))
         self._note_locals(user)
         index = self.recording.add_call(
             CallRecord(
@@ -141,7 +140,7 @@ class Recorder(TorchFunctionMode):
         self._stack.append(index)
         try:
             if self.fake.is_leaf(module):
-                out = self._call_leaf(original, module, fqn, args, kwargs, (*path, index), caller)
+                out = self._call_leaf(original, module, fqn, args, kwargs, (*path, index), user)
             else:
                 out = original(module, *args, **kwargs)
         finally:
@@ -158,7 +157,7 @@ class Recorder(TorchFunctionMode):
         args: Any,
         kwargs: Any,
         path: tuple[int, ...],
-        caller: FrameType,
+        user: list[tuple[FrameType, int]],
     ) -> Any:
         before = versions((args, kwargs))
         state = [
@@ -174,7 +173,7 @@ class Recorder(TorchFunctionMode):
                 out = original(module, *args, **kwargs)
         finally:
             self.quiet -= 1
-        node = self._record("call_module", fqn, args, kwargs, out, path, caller)
+        node = self._record("call_module", fqn, args, kwargs, out, path, user)
         self._mark_writes(
             node, [tensor for tensor, version in before if tensor._version != version]
         )
@@ -194,10 +193,9 @@ class Recorder(TorchFunctionMode):
                 cause=place(),
                 hint="it has no public name in torch; use the public function instead",
             )
-        caller = sys._getframe(2)
-        path, user = self._path(caller)
+        path, user = self._path(sys._getframe(2))
         self._note_locals(user)
-        node = self._record("call_function", func, args, kwargs, out, path, caller)
+        node = self._record("call_function", func, args, kwargs, out, path, user)
         self._mark_writes(node, [*written, *silently_written(func, args, kwargs)])
         self._note_receivers(user, out)
 
@@ -209,7 +207,7 @@ class Recorder(TorchFunctionMode):
         kwargs: Any,
         out: Any,
         path: tuple[int, ...],
-        caller: FrameType,
+        user: list[tuple[FrameType, int]],
     ) -> fx.Node:
         graph = self.recording.graph
         node = graph.create_node(
@@ -228,7 +226,7 @@ class Recorder(TorchFunctionMode):
             returns_argument=bool(args) and out is args[0],
             random=op == "call_function" and draws_random_numbers(target, args, kwargs),
             names=[],
-            location=_portable(place(caller)) if self._frames is not None else None,
+            location=_location(user),
         )
         self._bind(node, out)
         return node
@@ -376,11 +374,12 @@ def _has_tensor(value: Any) -> bool:
     return False
 
 
-def _portable(at: str | None) -> str | None:
-    if at is None:
+def _location(user: list[tuple[FrameType, int]]) -> str | None:
+    """Return ``file:line`` of the innermost user code inside the model, whoever calls it."""
+    if not user:
         return None
-    file, _, line = at.rpartition(":")
-    return f"{portable_path(file)}:{line}"
+    frame, _ = user[-1]
+    return f"{portable_path(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
 def _loop_variable(user: list[tuple[FrameType, int]], module: nn.Module) -> str | None:
