@@ -254,3 +254,32 @@ def test_an_export_needs_memory_for_a_shard_and_a_rank_for_its_share(tmp_path):
     grown = int(run([sys.executable, "-c", PEAK + start], folder=tmp_path / "out").split()[-1])
     assert share > 40 * MIB
     assert grown < 1.5 * share, f"{grown / MIB:.0f} MiB for a share of {share / MIB:.0f} MiB"
+
+
+@pytest.mark.hf
+def test_a_folder_that_transformers_wrote_goes_in_and_comes_out(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "vocab_size": 60}
+    config = transformers.LlamaConfig(
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        tie_word_embeddings=True,
+        bos_token_id=1,
+        eos_token_id=2,
+        **sizes,
+    )
+    torch.manual_seed(3)
+    model = transformers.LlamaForCausalLM(config)
+    model.save_pretrained(tmp_path / "hf", max_shard_size="30KB")
+    assert (tmp_path / "hf" / INDEX).is_file()
+    ref = ModelRef(f"hf:{tmp_path / 'hf'}", batch_size=2, task="causal-lm")
+    plan = even_plan(ref, trace(load_model(ref)).program, 2)
+    workflow.export(plan, tmp_path / "out", weights=tmp_path / "hf")
+    workflow.verify(tmp_path / "out").raise_if_failed()
+    workflow.merge_checkpoint(tmp_path / "out", tmp_path / "back", max_shard_bytes=30_000)
+    back = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "back")
+    wanted = model.state_dict()
+    found = back.state_dict()
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
