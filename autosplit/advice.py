@@ -94,6 +94,6 @@ def _recomputed(layers: int) -> str | None:
     if not layers:
         return None
     return (
-        f"the plan counts on {layers} layers being computed again in backward: wrap them with "
-        "torch.utils.checkpoint in the exported stages"
+        f"the plan counts on {layers} layers being computed again in backward; an export does so "
+        "by whole stages"
     )

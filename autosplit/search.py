@@ -80,7 +80,7 @@ def search(
     devices: int,
     global_batch: int,
     schedules: Sequence[str] = SEARCHED,
-    replicas: bool = True,
+    replicas: bool = False,
 ) -> SearchResult:
     """Return all ways to train a global batch on some devices, the fastest first.
 
@@ -98,7 +98,7 @@ def search(
     schedules
         Names to choose from.
     replicas
-        Whether several copies of a pipeline may share the devices.
+        Whether several copies of a pipeline may share the devices; exports cannot run them yet.
 
     Raises
     ------

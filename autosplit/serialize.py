@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import tempfile
 import types
@@ -24,7 +25,7 @@ T = TypeVar("T")
 
 SCHEMAS: dict[type, tuple[str, tuple[int, int]]] = {
     Profile: ("autosplit.profile", (1, 1)),
-    Plan: ("autosplit.plan", (1, 1)),
+    Plan: ("autosplit.plan", (1, 2)),
 }
 
 # ---------------------------------------------------------------- encode
@@ -203,7 +204,12 @@ def parse_json(text: str, source: str) -> Any:
     """Parse strict JSON: NaN, infinities and duplicate keys are refused with their place."""
 
     def constant(name: str) -> Any:
-        raise DataError(f"{source}: {name} is not a number that can be planned with")
+        shown = name if len(name) <= 40 else f"{name[:37]}..."
+        raise DataError(f"{source}: {shown} is not a number that can be planned with")
+
+    def whole(digits: str) -> int:
+        # What no float can hold cannot be computed with: 309 digits and more.
+        return int(digits) if math.isfinite(float(digits)) else constant(digits)
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -214,7 +220,12 @@ def parse_json(text: str, source: str) -> Any:
         return found
 
     try:
-        return json.loads(text, parse_constant=constant, object_pairs_hook=pairs)
+        return json.loads(
+            text,
+            parse_constant=constant,
+            parse_int=whole,
+            object_pairs_hook=pairs,
+        )
     except json.JSONDecodeError as error:
         raise DataError(
             f"{source} is not JSON",

@@ -177,6 +177,7 @@ def search(
     *,
     devices: int,
     global_batch: int,
+    replicas: bool = False,
 ) -> SearchResult:
     """Find the best number of stages, replicas and micro-batches, and the best schedule.
 
@@ -191,6 +192,8 @@ def search(
         Devices at hand.
     global_batch
         Rows of a step.
+    replicas
+        Whether to try several copies of a pipeline, which exports cannot run yet.
 
     Raises
     ------
@@ -207,7 +210,11 @@ def search(
                 hint="profile the model with --batch-size",
             )
     result = searching.search(
-        [found for found, _ in measured], request, devices=devices, global_batch=global_batch
+        [found for found, _ in measured],
+        request,
+        devices=devices,
+        global_batch=global_batch,
+        replicas=replicas,
     )
     best = next(
         _with_source(result.best, found, given)

@@ -32,9 +32,7 @@ def test_the_fastest_configuration_comes_first():
 
 
 def test_losers_say_why():
-    found = search(
-        [sized(1)], ANY, devices=4, global_batch=4, replicas=False, schedules=("gpipe", "1f1b")
-    )
+    found = search([sized(1)], ANY, devices=4, global_batch=4, schedules=("gpipe", "1f1b"))
     reasons = {(c.request.ranks, c.request.schedule): c.reason for c in found.candidates}
     assert "compute" in reasons[1, "gpipe"]
     assert found.best.request.ranks == 4
@@ -43,7 +41,7 @@ def test_losers_say_why():
 def test_memory_rules_out_and_says_so():
     heavy = sized(1, param_bytes=[100] * 8)
     request = dataclasses.replace(ANY, memory_bytes=900, optimizer="sgd")
-    found = search([heavy], request, devices=4, global_batch=8, replicas=False)
+    found = search([heavy], request, devices=4, global_batch=8)
     assert found.best.request.ranks >= 2
     lost = {c.request.ranks: c.reason for c in found.candidates if c.plan is None}
     assert "no 1-stage plan fits" in lost[1]
@@ -52,8 +50,8 @@ def test_memory_rules_out_and_says_so():
 
 def test_replicas_pay_for_their_gradients():
     light, heavy = sized(1), sized(1, param_bytes=[4000] * 8)
-    assert search([light], ANY, devices=2, global_batch=8).best.request.replicas == 2
-    found = search([heavy], ANY, devices=2, global_batch=8)
+    assert search([light], ANY, devices=2, global_batch=8, replicas=True).best.request.replicas == 2
+    found = search([heavy], ANY, devices=2, global_batch=8, replicas=True)
     assert found.best.request.replicas == 1
     assert any("summing gradients" in candidate.reason for candidate in found.candidates)
 

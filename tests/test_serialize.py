@@ -33,7 +33,7 @@ from tests import examples
 # files cannot be read, a new minor one where a field with a default was added.
 FIELDS = {
     Profile: ((1, 1), "aba2361617c5"),
-    Plan: ((1, 1), "6289ade10b48"),
+    Plan: ((1, 2), "e12cbcc0ede2"),
 }
 
 
@@ -186,6 +186,12 @@ def test_another_major_version_is_refused_by_name(data, version):
 def test_a_file_without_a_version_is_refused(data):
     del data["version"]
     assert "has version None" in refusal(data).message
+
+
+@pytest.mark.parametrize("digits", [400, 5000])
+def test_a_whole_number_beyond_floats_is_refused(data, digits):
+    text = json.dumps(data).replace('"median_s": 0.001', f'"median_s": {"9" * digits}')
+    assert refusal(text).message.endswith("... is not a number that can be planned with")
 
 
 def test_a_later_minor_version_is_read(data):

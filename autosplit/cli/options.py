@@ -69,7 +69,7 @@ def _stack(terminal: Terminal, value: bool) -> None:
 class Quantity(click.ParamType):  # type: ignore[type-arg]
     """A number with a unit, read by one of the parsers of ``autosplit.units``."""
 
-    def __init__(self, name: str, parse: Callable[[str], float]) -> None:
+    def __init__(self, name: str, parse: Callable[[str], float | None]) -> None:
         self.name = name
         self._parse = parse
 
@@ -85,7 +85,8 @@ class Quantity(click.ParamType):  # type: ignore[type-arg]
 
 
 BYTES = Quantity("bytes", units.parse_bytes)
-RATE = Quantity("bytes/s", units.parse_rate)
+RATE = Quantity("bytes/s", lambda text: None if text == "free" else units.parse_rate(text))
+"""None stands for a link that costs nothing."""
 SECONDS = Quantity("time", units.parse_seconds)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from rich.console import RenderableType
 
 from autosplit import workflow
@@ -31,7 +32,7 @@ from autosplit.report.tables import plan_tables
 from autosplit.schedules import SCHEDULES
 from autosplit.search import Candidate
 from autosplit.serialize import refuse_existing
-from autosplit.types import PlanRequest, Profile
+from autosplit.types import ASSUMED_BYTES_PER_S, ASSUMED_LATENCY_S, PlanRequest, Profile
 from autosplit.units import format_share
 
 _MICROBATCHES = 4
@@ -52,6 +53,11 @@ _MICROBATCHES = 4
     help="Rows of a step: search stages, replicas, micro-batches and schedule for --gpus.",
 )
 @click.option(
+    "--replicas",
+    is_flag=True,
+    help="Let --global-batch try several copies of a pipeline too, which exports cannot run yet.",
+)
+@click.option(
     "--schedule",
     type=LazyChoice("schedule", "autosplit.schedules:SCHEDULES"),
     default="1f1b",
@@ -64,9 +70,17 @@ _MICROBATCHES = 4
     help="Rows of a micro-batch, where the profile holds several sizes.",
 )
 @click.option(
-    "--bandwidth", "link_bytes_per_s", type=RATE, help="Of a link between stages, such as 10GB/s."
+    "--bandwidth",
+    "link_bytes_per_s",
+    type=RATE,
+    help="Of a link between stages, such as 25GB/s, or free.  [default: 10GB/s, an assumption]",
 )
-@click.option("--latency", "latency_s", type=SECONDS, default="0s", help="Of a link, such as 5us.")
+@click.option(
+    "--latency",
+    "latency_s",
+    type=SECONDS,
+    help="Of a link, such as 5us.  [default: 10us with the assumed bandwidth, else none]",
+)
 @click.option("--overlap", is_flag=True, help="Transfers run beside compute.")
 @click.option("--cluster", type=ClusterFile(), help="TOML file of the devices and their links.")
 @click.option(
@@ -132,14 +146,15 @@ _MICROBATCHES = 4
 )
 @as_json
 @force
-@click.pass_obj
+@click.pass_context
 def command(
-    terminal: Terminal,
+    context: click.Context,
     /,
     files: tuple[Path, ...],
     output: Path | None,
     gpus: int | None,
     global_batch: int | None,
+    replicas: bool,
     batch_size: int | None,
     profiles: tuple[tuple[str, str], ...],
     cross_check: bool,
@@ -154,6 +169,9 @@ def command(
     Several profiles of one model at different batch sizes are for --global-batch to choose
     from. Workload files of dnn-partitioning and PipeDream are planned too.
     """
+    terminal: Terminal = context.obj
+    source = context.get_parameter_source("link_bytes_per_s")
+    wishes.update(_link(wishes, said=source is not ParameterSource.DEFAULT))
     subject = workflow.read_profile(files[0])
     if not isinstance(subject, Profile):
         limits = {name: wishes[name] for name in ("solver", "time_limit_s", "gap")}
@@ -185,7 +203,11 @@ def command(
         wishes["stages"] = wishes["microbatches"] = 1
         with terminal.step("search"):
             found = workflow.search(
-                files, PlanRequest(**wishes), devices=gpus or 1, global_batch=global_batch
+                files,
+                PlanRequest(**wishes),
+                devices=gpus or 1,
+                global_batch=global_batch,
+                replicas=replicas,
             )
         plan, candidates = found.best, found.candidates
     baselines: tuple[Comparison, ...] = ()
@@ -220,6 +242,18 @@ def _request(gpus: int | None, wishes: dict[str, Any]) -> PlanRequest:
         )
     microbatches = wishes.pop("microbatches") or _MICROBATCHES * stages
     return PlanRequest(stages=stages, microbatches=microbatches, ranks=gpus, **wishes)
+
+
+def _link(wishes: dict[str, Any], said: bool) -> dict[str, Any]:
+    """Return the speed of the links: what was said, else what is assumed."""
+    cluster, latency_s = wishes["cluster"], wishes["latency_s"]
+    if said or (cluster and (cluster.links or cluster.within_node or cluster.default)):
+        return {"latency_s": latency_s or 0.0}
+    return {
+        "link_bytes_per_s": ASSUMED_BYTES_PER_S,
+        "latency_s": ASSUMED_LATENCY_S if latency_s is None else latency_s,
+        "link_assumed": True,
+    }
 
 
 def _refuse_more_than_one(files: tuple[Path, ...]) -> None:

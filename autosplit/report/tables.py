@@ -203,6 +203,8 @@ def _plan_facts(plan: Plan) -> list[tuple[str, RenderableType]]:
         link = format_rate(request.link_bytes_per_s)
     if request.latency_s:
         link += f", {format_seconds(request.latency_s)} latency"
+    if request.link_assumed:
+        link += " (assumed: give --bandwidth and --latency)"
     if request.overlap:
         link += ", beside compute"
     return [

@@ -6,7 +6,14 @@ Types check themselves when they are built, so an object that exists is a valid 
 
 from autosplit.types.artifact import Artifact, ExportedStage
 from autosplit.types.cluster import Cluster, Device, LinkSpeed, PairLink
-from autosplit.types.plan import Plan, PlanRequest, StageMemory, StagePlan
+from autosplit.types.plan import (
+    ASSUMED_BYTES_PER_S,
+    ASSUMED_LATENCY_S,
+    Plan,
+    PlanRequest,
+    StageMemory,
+    StagePlan,
+)
 from autosplit.types.profile import (
     DeviceInfo,
     LayerProfile,
@@ -23,6 +30,8 @@ from autosplit.types.verification import BatchCheck, Comparison, VerificationRep
 from autosplit.types.work import FAMILIES, Family, OperatorWork
 
 __all__ = [
+    "ASSUMED_BYTES_PER_S",
+    "ASSUMED_LATENCY_S",
     "FAMILIES",
     "Artifact",
     "BatchCheck",

@@ -9,6 +9,10 @@ from autosplit.checks import require, require_finite, require_known, require_uni
 from autosplit.types.cluster import Cluster
 from autosplit.types.profile import ModelRef
 
+ASSUMED_BYTES_PER_S = 10e9
+ASSUMED_LATENCY_S = 10e-6
+"""A link where nothing is known of it: between a machine's PCIe bus and a fast network."""
+
 
 @dataclass(frozen=True, slots=True)
 class StageMemory:
@@ -92,7 +96,7 @@ class PlanRequest:
     memory_bytes
         Budget of each device; None for no limit.
     link_bytes_per_s, latency_s
-        Speed of the link between neighbouring stages.
+        Speed of the link between neighbouring stages; without a rate bytes are free.
     overlap
         Whether transfers run beside compute instead of adding to it.
     optimizer
@@ -121,6 +125,8 @@ class PlanRequest:
         Smallest piece that may stand alone: "layer", or "block" (never cut inside a block).
     replicas
         Copies of the pipeline, each on devices and data of its own.
+    link_assumed
+        Whether the speed of the links is a guess rather than what the user said.
     """
 
     stages: int
@@ -143,6 +149,7 @@ class PlanRequest:
     boundaries: tuple[str, ...] = ()
     granularity: Literal["layer", "block"] = "layer"
     replicas: int = 1
+    link_assumed: bool = False
 
     def __post_init__(self) -> None:
         require_finite(self, "stages", "microbatches", "ranks", "replicas", minimum=1)

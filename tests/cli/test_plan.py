@@ -26,8 +26,32 @@ def asked(monkeypatch):
 
 def test_defaults_make_a_training_pipeline(run, asked, profile_file):
     assert run("plan", profile_file, "--stages", "2").exit_code == ExitCode.OK
-    expected = PlanRequest(stages=2, microbatches=8, schedule="1f1b", optimizer="adam")
+    expected = PlanRequest(
+        stages=2,
+        microbatches=8,
+        schedule="1f1b",
+        optimizer="adam",
+        link_bytes_per_s=1e10,
+        latency_s=1e-5,
+        link_assumed=True,
+    )
     assert asked == [("profile.json", expected, {}, False)]
+
+
+@pytest.mark.parametrize(
+    ("options", "rate", "latency_s", "assumed"),
+    [
+        (["--bandwidth", "free"], None, 0.0, False),
+        (["--bandwidth", "1GB/s"], 1e9, 0.0, False),
+        (["--latency", "5us"], 1e10, 5e-6, True),
+    ],
+)
+def test_links_are_assumed_unless_told(run, asked, profile_file, options, rate, latency_s, assumed):
+    assert run("plan", profile_file, "--stages", "2", *options).exit_code == ExitCode.OK
+    request = asked[0][1]
+    assert request.link_bytes_per_s == rate
+    assert request.latency_s == latency_s
+    assert request.link_assumed is assumed
 
 
 def test_every_option_reaches_the_planner(run, asked, profile_file):
