@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from traceback import FrameSummary
 from typing import Any, NoReturn
 
 import sympy  # type: ignore[import-untyped]
@@ -14,6 +15,7 @@ from torch.utils._sympy.printers import PythonPrinter
 
 from autosplit.errors import DataError, TraceError
 from autosplit.sizes import evaluate, symbols_in
+from autosplit.tracers.frames import is_user_file, portable_path
 
 
 class SizeEnv(ShapeEnv):
@@ -60,6 +62,17 @@ class SizeEnv(ShapeEnv):
     def fixed(self) -> tuple[str, ...]:
         """Return the names whose size the forward pinned to a number or to another size."""
         return tuple(name for name, symbol in self._symbols.items() if symbol in self.replacements)
+
+    def branches(self) -> tuple[str, ...]:
+        """Return the conditions on free sizes that the model's own code asked about and took."""
+        found: dict[str, None] = {}
+        for guard in self.guards:
+            asked = guard.sloc.framework_loc
+            known = guard.expr.free_symbols <= self._public.keys()
+            if isinstance(asked, FrameSummary) and is_user_file(asked.filename) and known:
+                condition = PythonPrinter().doprint(guard.expr.xreplace(self._public))
+                found[f"{condition} ({portable_path(asked.filename)}:{asked.lineno})"] = None
+        return tuple(found)
 
     def expression(self, size: Any) -> int | float | bool | str:
         """Return a size as a number, or as Python text over the names of the symbols."""

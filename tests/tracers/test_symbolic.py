@@ -35,7 +35,9 @@ class Sizes(nn.Module):
 @pytest.mark.parametrize("kind", ["flat", "rounded", "half", "largest", "repeated"])
 def test_sizes_are_expressions_over_batch_and_sequence(kind):
     found = trace(loaded(Sizes(kind), torch.randint(0, 50, (4, 9))))
-    assert found.program.warnings == ()
+    # max() of Python compares: the larger one is chosen once and for all.
+    told = ["seq >= 5" in warning for warning in found.program.warnings]
+    assert told == ([True] if kind == "largest" else [])
     assert [symbol.name for symbol in found.program.symbols] == ["batch", "seq"]
     for shape in ((2, 11), (5, 14)):
         assert_same(found, torch.randint(0, 50, shape))
@@ -62,3 +64,23 @@ def test_a_pinned_size_is_said_and_the_other_stays_free():
     assert [symbol.name for symbol in found.program.symbols] == ["batch"]
     assert len(found.program.warnings) == 1
     assert "'seq' is fixed" in found.program.warnings[0]
+
+
+class Branching(nn.Module):
+    """Does other operations for long sequences."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(50, 8)
+
+    def forward(self, ids):
+        x = self.embedding(ids)
+        return x if ids.shape[1] <= 64 else x.mean(1, keepdim=True)
+
+
+def test_a_branch_on_a_size_is_told_with_its_condition_and_line() -> None:
+    found = trace(loaded(Branching(), torch.randint(0, 50, (3, 12)))).program
+    (warning,) = found.warnings
+    assert "the stages hold where seq <= 64 (" in warning
+    assert "test_symbolic.py:" in warning
+    assert {symbol.name for symbol in found.symbols} == {"batch", "seq"}
