@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -68,10 +69,14 @@ def start(
     chosen = _device(device, local_rank, local_world)
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
+    timeout = datetime.timedelta(seconds=timeout_s)
     try:
         dist.init_process_group(
             "nccl" if chosen.type == "cuda" else "gloo",
-            timeout=datetime.timedelta(seconds=timeout_s),
+            store=_store(rank, timeout),
+            rank=rank,
+            world_size=world,
+            timeout=timeout,
         )
     except (RuntimeError, ValueError) as error:
         raise PipelineError(
@@ -83,6 +88,22 @@ def start(
     stop_watch()
     # Not after an error: the others may be in the middle of a transfer, and it would wait.
     dist.destroy_process_group()
+
+
+def _store(rank: int, timeout: datetime.timedelta) -> Any:
+    """Return the store by which processes find each other, with keys of this attempt alone.
+
+    torchrun keeps one store for all restarts, and a rank would find the addresses of the dead.
+    """
+    made_by_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    store: Any = dist.TCPStore(  # type: ignore[attr-defined]
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        is_master=rank == 0 and not made_by_torchrun,
+        timeout=timeout,
+    )
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return dist.PrefixStore(f"attempt_{attempt}", store)  # type: ignore[attr-defined]
 
 
 def _environment() -> tuple[int, int, int, int]:

@@ -8,6 +8,7 @@ import threading
 import time
 import traceback
 from datetime import timedelta
+from typing import Any
 
 import torch.distributed as dist
 
@@ -32,7 +33,7 @@ class Watch(threading.Thread):
         self.main = threading.main_thread().ident
         restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         self.prefix = f"pipeline/{restart}"
-        self.store: dist.Store = dist.TCPStore(  # type: ignore[attr-defined]
+        self.store: Any = dist.TCPStore(  # type: ignore[attr-defined]
             os.environ["MASTER_ADDR"],
             int(os.environ["MASTER_PORT"]),
             is_master=False,
