@@ -90,7 +90,7 @@ class Body:
         limit = len(outputs)
         read: set[str] = set()
         for part in reversed(body):
-            if not isinstance(part, Statement) or part.place is not None:
+            if not isinstance(part, Statement) or part.place is not None or part.guard:
                 break
             value = part.targets[0] if len(part.targets) == 1 else None
             if value is None or outputs.count(value) != 1 or value in read:
@@ -134,6 +134,7 @@ class Body:
 
     def _parts(self, body: list[Statement | Loop]) -> Iterator[str]:
         ambient = self.scope.ambient
+        guarded: str | None = None
         for part in body:
             needed = part.ambient if isinstance(part, Statement) else part.body[0].ambient
             inside = needed != self.scope.ambient
@@ -141,6 +142,12 @@ class Body:
                 yield from self._with(needed)
             ambient = needed
             indent = self.indent + STEP if inside else self.indent
+            guard = part.guard if isinstance(part, Statement) else None
+            if guard is not None:
+                if guard != guarded:
+                    yield f"{indent}if {self.scope.variables[guard]} is not None:"
+                indent += STEP
+            guarded = guard
             if isinstance(part, Statement):
                 yield from self._statement(indent, part)
             else:

@@ -224,14 +224,14 @@ def _skeleton(
     for scope in definition.scopes:
         before = len(definition.slots)
         body = body_skeleton(
-            graph, scope, helper_key, definition.slots, lambda at: method_of(definitions, at)
+            graph, scope.text, helper_key, definition.slots, lambda at: method_of(definitions, at)
         )
         key = (body, tuple(slot.value for slot in definition.slots[before:]))
         if key in bodies:
             del definition.slots[before:]
         else:
             bodies.append(key)
-            definition.bodies.append((scope, before))
+            definition.bodies.append((scope.text, before))
         definition.method[scope.call.index] = bodies.index(key)
     if any(definition.method[call] for call in definition.chained):
         raise CodegenError(f"sequences run {definition.fqn!r} in several ways")

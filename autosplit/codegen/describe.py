@@ -47,7 +47,12 @@ def describe_class(graph: StageGraph, classes: Classes, group: ClassGroup) -> li
         scopes = definition.scopes
         what = [f"Stage {graph.spec.index} of {graph.spec.count}."]
     else:
-        scopes = [d.bodies[0][0] for d in group.definitions if d.bodies]
+        scopes = [
+            scope
+            for each in group.definitions
+            for scope in each.scopes
+            if scope.text is each.bodies[0][0]
+        ]
         what = _wrap(", ".join(spans([d.fqn for d in group.definitions])) + ".")
     if not definition.bodies:
         return what
@@ -66,7 +71,9 @@ def _signature(graph: StageGraph, scope: Scope, same: list[Scope]) -> list[str]:
     if scope.inputs:
         lines += ["", "Args:"]
     for at, value in enumerate(scope.inputs):
-        values = [other.inputs[at] for other in same if len(other.inputs) == len(scope.inputs)]
+        rows = [other.passed if other.model else other.inputs for other in same]
+        given = [row[at] for row in rows if len(row) > at]
+        values = [each for each in given if each is not None]
         lines.append(f"    {scope.variables[value]}: {_shape(graph, values)}")
     if scope.outputs:
         lines += ["", "Returns:"]

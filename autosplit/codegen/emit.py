@@ -13,6 +13,7 @@ from autosplit.codegen.masks import recognise_masks
 from autosplit.codegen.scopes import Rewrite, Scope, StageGraph
 from autosplit.codegen.simplify import plain_ambients, simplify
 from autosplit.codegen.source import Source
+from autosplit.codegen.variants import share_bodies
 from autosplit.program import Program
 from autosplit.stages.types import StageSpec
 
@@ -41,6 +42,8 @@ class CodegenOptions:
         Write a causal mask made of index arithmetic as a lower triangle.
     attributes
         Write sizes and factors as the attribute of the model's module that has the value.
+    variants
+        Let calls of one module class with and without an argument share a body.
     """
 
     classes: bool = True
@@ -52,6 +55,7 @@ class CodegenOptions:
     simplify: bool = True
     masks: bool = True
     attributes: bool = True
+    variants: bool = True
 
 
 FLAT = CodegenOptions(
@@ -63,6 +67,7 @@ FLAT = CodegenOptions(
     simplify=False,
     masks=False,
     attributes=False,
+    variants=False,
 )
 """One statement for each recorded operation, whatever it is."""
 
@@ -138,11 +143,14 @@ def _write(
         recognise_masks(graph)
     root = _tree(graph, options, extents)
     functions = helpers.Helpers()
-    for scope in [*root.scopes(), root]:
-        if scope.kind != "sequence":
-            _body(graph, scope, options, functions)
-        if scope.kind == "function":
-            functions.add(graph, scope)
+    for scopes in _levels(root):
+        for scope in scopes:
+            if scope.kind != "sequence":
+                _body(graph, scope, options, functions)
+            if scope.kind == "function":
+                functions.add(graph, scope)
+        if options.variants:
+            share_bodies(graph, root, scopes, functions.name)
     classes = define(graph, root, functions.name)
     if options.attributes:
         for group in classes.groups:
@@ -167,6 +175,14 @@ def _graph(program: Program, spec: StageSpec) -> StageGraph:
             if names.usable(source.name) and source.name not in found:
                 found.append(source.name)
     return graph
+
+
+def _levels(root: Scope) -> list[list[Scope]]:
+    """Return the scopes of a stage by height, those without inner ones first."""
+    levels: dict[int, list[Scope]] = {}
+    for scope in [*root.scopes(), root]:
+        levels.setdefault(scope.height, []).append(scope)
+    return [levels[height] for height in sorted(levels)]
 
 
 def _tree(graph: StageGraph, options: CodegenOptions, extents: tree.Extents) -> Scope:

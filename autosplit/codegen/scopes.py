@@ -165,6 +165,12 @@ class Scope:
         Name of each value here.
     same_helper
         Of each helper call inside, the first call with the same body.
+    model, passed
+        The call whose body this one uses, and what it passes for each of its arguments.
+    optional
+        Arguments that some calls of this body leave out.
+    roles
+        Argument behind each parameter name of ``forward``, where names of values do not say.
     """
 
     kind: Literal["stage", "module", "sequence", "function"]
@@ -180,6 +186,10 @@ class Scope:
     body: list[Statement | Loop] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
     same_helper: dict[int, int] = field(default_factory=dict)
+    model: Scope | None = None
+    passed: list[str | None] = field(default_factory=list)
+    roles: dict[str, str] = field(default_factory=dict)
+    optional: set[str] = field(default_factory=set)
 
     def nodes(self) -> Iterator[str]:
         """Yield the operations of the scope and those inside it, in running order."""
@@ -202,6 +212,17 @@ class Scope:
             for statements in part.rounds if isinstance(part, Loop) else [[part]]:
                 for statement in statements:
                     yield from statement.leaves()
+
+    @property
+    def text(self) -> Scope:
+        """The call whose body is written for this one."""
+        return self.model or self
+
+    @property
+    def height(self) -> int:
+        """How many scopes stand inside one another in it."""
+        inner = [item.height for item in self.items if isinstance(item, Scope)]
+        return 1 + max(inner, default=-1)
 
     @property
     def prefix(self) -> str:
@@ -230,6 +251,8 @@ class Statement:
         Subscript or attribute that is assigned, instead of targets.
     ambient
         Global state it needs.
+    guard
+        Argument without which the statement is left out.
     """
 
     targets: tuple[str | None, ...]
@@ -237,6 +260,7 @@ class Statement:
     item: str | Scope
     place: Expr | None = None
     ambient: Ambient = PLAIN
+    guard: str | None = None
 
     def leaves(self) -> Iterator[Leaf]:
         """Yield the leaves of what it assigns to and of what it computes, in this order."""

@@ -53,9 +53,10 @@ def body_skeleton(
     def line(statement: Statement) -> Hashable:
         place = None if statement.place is None else transform(statement.place, leaf)
         expr = transform(statement.expr, leaf)
-        return statement.ambient, tuple(map(number, statement.targets)), place, expr
+        targets = tuple(map(number, statement.targets))
+        return statement.ambient, targets, place, expr, number(statement.guard)
 
-    head = tuple(number(value) for value in scope.inputs)
+    head = tuple((number(value), value in scope.optional) for value in scope.inputs)
     sizes = tuple((number(f"$symbol:{s}"), number(v), d) for s, (v, d) in scope.sizes.items())
     device = number(scope.device_of)
     body: list[Hashable] = []

@@ -62,7 +62,7 @@ class Source:
         for number, (scope, first_slot) in enumerate(() if layers else definition.bodies):
             body = self._body(scope, group, first_slot, " " * 8)
             name = "forward" if number == 0 else f"forward_{number + 1}"
-            parameters = ["self", *(scope.variables[value] for value in scope.inputs)]
+            parameters = ["self", *_parameters(scope)]
             methods += ["", *signature("    ", name, parameters), *body.lines()]
             used |= body.uses
         kept = [f"        self.{name} = {name}" for name in group.arguments if name in used]
@@ -91,6 +91,13 @@ class Source:
 
     def _class_name(self, index: int) -> str:
         return self.classes.groups[index].name
+
+
+def _parameters(scope: Scope) -> list[str]:
+    return [
+        scope.variables[value] + ("=None" if value in scope.optional else "")
+        for value in scope.inputs
+    ]
 
 
 def _imports(code: str, foreign: set[str]) -> str:

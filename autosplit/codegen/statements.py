@@ -123,10 +123,17 @@ def _plan(graph: StageGraph, scope: Scope) -> Plan:
 def _code(graph: StageGraph, scope: Scope, item: str | Scope) -> Operation:
     if isinstance(item, str):
         return operation(graph.nodes[item])
-    args = tuple(Value(value) for value in item.inputs)
+    args = _passed(item)
     if item.kind == "function":
         return Operation(Invoke(HelperRef(item.call.index), args))
     return Operation(Invoke(ModuleRef(item.fqn, item.call.index), args))
+
+
+def _passed(scope: Scope) -> tuple[Expr, ...]:
+    """Return the arguments of a call, those that are left out at its end excepted."""
+    if scope.model is None:
+        return tuple(Value(value) for value in scope.inputs)
+    return tuple(Value(value) for value in scope.passed if value is not None)
 
 
 def _results(item: str | Scope) -> list[str]:

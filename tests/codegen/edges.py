@@ -161,6 +161,7 @@ class Odd(nn.Module):
         super().__init__()
         self.kinds = nn.ModuleDict({"a-b": nn.Linear(WIDTH, WIDTH), '"); quit() #': nn.ReLU()})
         self.add_module("class", nn.Linear(WIDTH, WIDTH))
+        self.add_module("__inner", nn.Linear(WIDTH, WIDTH))
         self.torch = nn.Linear(WIDTH, WIDTH)
         self.register_parameter("größe", nn.Parameter(torch.rand(WIDTH)))
         self.table = nn.ParameterDict({"x y": torch.rand(WIDTH), "lambda": torch.rand(WIDTH)})
@@ -170,7 +171,7 @@ class Odd(nn.Module):
         for kind in self.kinds.values():
             self_ = kind(self_)
         F = getattr(self, "class")(self_)  # noqa: N806
-        return self.torch(F) * self.größe
+        return self.torch(getattr(self, "__inner")(F)) * self.größe
 
 
 class Holder(nn.Module):
@@ -293,6 +294,45 @@ class Chained(nn.Module):
         return self.plain(self.stack(x))
 
 
+class Mixer(nn.Module):
+    """A layer whose last two arguments may be left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query = nn.Linear(WIDTH, WIDTH)
+        self.value = nn.Linear(WIDTH, WIDTH)
+
+    def forward(
+        self, x: Tensor, memory: Tensor, bias: Tensor | None = None, gate: Tensor | None = None
+    ) -> Tensor:
+        scores = self.query(x) * self.value(memory)
+        if bias is not None:
+            scores = scores + bias
+        if gate is not None:
+            gate = gate.sigmoid()
+            scores = scores * gate
+        return scores.tanh() + memory
+
+
+class Variants(nn.Module):
+    """One layer called with and without optional arguments, and with one tensor in two roles."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Mixer() for _ in range(7))
+        self.bias = nn.Parameter(torch.rand(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b, c, d, e, f, g = self.layers
+        x = a(x, x)
+        y = b(x, torch.relu(x))
+        x = c(x, y, self.bias)
+        y = d(y, x, self.bias * 2)
+        x = e(x, x, self.bias)
+        x = f(x, y, self.bias, y)
+        return g(x, y, None, x)
+
+
 class Half(nn.Module):
     """Weights of another dtype."""
 
@@ -321,5 +361,6 @@ EDGES = (
     Repeated,
     Nested,
     Chained,
+    Variants,
     Half,
 )

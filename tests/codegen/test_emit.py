@@ -73,6 +73,7 @@ def test_rewrites_can_be_switched_off() -> None:
         "simplify",
         "masks",
         "attributes",
+        "variants",
     ],
 )
 def test_every_switch_keeps_the_result(off: str) -> None:

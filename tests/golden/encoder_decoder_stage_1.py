@@ -12,14 +12,17 @@ def heads(x):
     return x.unflatten(-1, (4, -1)).transpose(1, 2)
 
 
-class AttentionEncoder(nn.Module):
-    """encoder.2.attention.
+class Attention(nn.Module):
+    """encoder.2.attention, decoder.0.attention, decoder.0.cross,
+    decoder.1.attention, decoder.1.cross.
 
     Args:
-        x: (batch, seq, 40)
+        x: (batch, *, 40)
+        memory: (batch, *, 40)
+        mask: (tgt, tgt) bool
 
     Returns:
-        (batch, seq, 40)
+        (batch, *, 40)
     """
 
     def __init__(self):
@@ -30,10 +33,12 @@ class AttentionEncoder(nn.Module):
         self.value = nn.Linear(40, 40)
         self.out = nn.Linear(40, 40)
 
-    def forward(self, x):
+    def forward(self, x, memory, mask=None):
         query = heads(self.query(x)) * self.scale
-        scores = query @ heads(self.key(x)).transpose(-2, -1)
-        mixed = scores.softmax(-1) @ heads(self.value(x))
+        scores = query @ heads(self.key(memory)).transpose(-2, -1)
+        if mask is not None:
+            scores = scores.masked_fill(~mask, float("-inf"))
+        mixed = scores.softmax(-1) @ heads(self.value(memory))
         return self.out(mixed.transpose(1, 2).flatten(2))
 
 
@@ -51,59 +56,6 @@ class FeedForward(nn.Sequential):
         super().__init__(nn.Linear(40, 160), nn.ReLU(), nn.Linear(160, 40))
 
 
-class Attention(nn.Module):
-    """decoder.0..1.attention.
-
-    Args:
-        x: (batch, tgt, 40)
-        mask: (tgt, tgt) bool
-
-    Returns:
-        (batch, tgt, 40)
-    """
-
-    def __init__(self):
-        super().__init__()
-        self.scale = 10**-0.5
-        self.query = nn.Linear(40, 40)
-        self.key = nn.Linear(40, 40)
-        self.value = nn.Linear(40, 40)
-        self.out = nn.Linear(40, 40)
-
-    def forward(self, x, mask):
-        query = heads(self.query(x)) * self.scale
-        scores = query @ heads(self.key(x)).transpose(-2, -1)
-        scores = scores.masked_fill(~mask, float("-inf"))
-        mixed = scores.softmax(-1) @ heads(self.value(x))
-        return self.out(mixed.transpose(1, 2).flatten(2))
-
-
-class AttentionCross(nn.Module):
-    """decoder.0..1.cross.
-
-    Args:
-        x: (batch, tgt, 40)
-        memory: (batch, seq, 40)
-
-    Returns:
-        (batch, tgt, 40)
-    """
-
-    def __init__(self):
-        super().__init__()
-        self.scale = 10**-0.5
-        self.query = nn.Linear(40, 40)
-        self.key = nn.Linear(40, 40)
-        self.value = nn.Linear(40, 40)
-        self.out = nn.Linear(40, 40)
-
-    def forward(self, x, memory):
-        query = heads(self.query(x)) * self.scale
-        scores = query @ heads(self.key(memory)).transpose(-2, -1)
-        mixed = scores.softmax(-1) @ heads(self.value(memory))
-        return self.out(mixed.transpose(1, 2).flatten(2))
-
-
 class EncoderBlock(nn.Module):
     """encoder.2.
 
@@ -116,13 +68,13 @@ class EncoderBlock(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.attention = AttentionEncoder()
+        self.attention = Attention()
         self.feed_forward = FeedForward()
         self.norm1 = nn.LayerNorm(40)
         self.norm2 = nn.LayerNorm(40)
 
     def forward(self, x):
-        x = self.norm1(x + self.attention(x))
+        x = self.norm1(x + self.attention(x, x))
         return self.norm2(x + self.feed_forward(x))
 
 
@@ -141,14 +93,14 @@ class DecoderBlock(nn.Module):
     def __init__(self):
         super().__init__()
         self.attention = Attention()
-        self.cross = AttentionCross()
+        self.cross = Attention()
         self.feed_forward = FeedForward()
         self.norm1 = nn.LayerNorm(40)
         self.norm2 = nn.LayerNorm(40)
         self.norm3 = nn.LayerNorm(40)
 
     def forward(self, x, memory, mask):
-        x = self.norm1(x + self.attention(x, mask))
+        x = self.norm1(x + self.attention(x, x, mask))
         x = self.norm2(x + self.cross(x, memory))
         return self.norm3(x + self.feed_forward(x))
 

@@ -13,10 +13,11 @@ def heads(x):
 
 
 class Attention(nn.Module):
-    """decoder.2..3.attention.
+    """decoder.2.attention, decoder.2.cross, decoder.3.attention, decoder.3.cross.
 
     Args:
         x: (batch, tgt, 40)
+        memory: (batch, *, 40)
         mask: (tgt, tgt) bool
 
     Returns:
@@ -31,36 +32,11 @@ class Attention(nn.Module):
         self.value = nn.Linear(40, 40)
         self.out = nn.Linear(40, 40)
 
-    def forward(self, x, mask):
-        query = heads(self.query(x)) * self.scale
-        scores = query @ heads(self.key(x)).transpose(-2, -1)
-        scores = scores.masked_fill(~mask, float("-inf"))
-        mixed = scores.softmax(-1) @ heads(self.value(x))
-        return self.out(mixed.transpose(1, 2).flatten(2))
-
-
-class AttentionCross(nn.Module):
-    """decoder.2..3.cross.
-
-    Args:
-        x: (batch, tgt, 40)
-        memory: (batch, seq, 40)
-
-    Returns:
-        (batch, tgt, 40)
-    """
-
-    def __init__(self):
-        super().__init__()
-        self.scale = 10**-0.5
-        self.query = nn.Linear(40, 40)
-        self.key = nn.Linear(40, 40)
-        self.value = nn.Linear(40, 40)
-        self.out = nn.Linear(40, 40)
-
-    def forward(self, x, memory):
+    def forward(self, x, memory, mask=None):
         query = heads(self.query(x)) * self.scale
         scores = query @ heads(self.key(memory)).transpose(-2, -1)
+        if mask is not None:
+            scores = scores.masked_fill(~mask, float("-inf"))
         mixed = scores.softmax(-1) @ heads(self.value(memory))
         return self.out(mixed.transpose(1, 2).flatten(2))
 
@@ -94,14 +70,14 @@ class DecoderBlock(nn.Module):
     def __init__(self):
         super().__init__()
         self.attention = Attention()
-        self.cross = AttentionCross()
+        self.cross = Attention()
         self.feed_forward = FeedForward()
         self.norm1 = nn.LayerNorm(40)
         self.norm2 = nn.LayerNorm(40)
         self.norm3 = nn.LayerNorm(40)
 
     def forward(self, x, memory, mask):
-        x = self.norm1(x + self.attention(x, mask))
+        x = self.norm1(x + self.attention(x, x, mask))
         x = self.norm2(x + self.cross(x, memory))
         return self.norm3(x + self.feed_forward(x))
 
