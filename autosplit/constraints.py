@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import bisect
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from autosplit.errors import InfeasibleError, UsageError
@@ -29,6 +29,12 @@ class Constraints:
 
     groups: tuple[tuple[int, ...], ...]
     fixed: tuple[tuple[int, int], ...]
+
+    def met_by(self, stage_of: Sequence[int]) -> bool:
+        """Return whether the stages of the layers keep groups whole and where they belong."""
+        return all(
+            stage_of[layer] == stage_of[group[0]] for group in self.groups for layer in group
+        ) and all(stage_of[self.groups[group][0]] == stage for group, stage in self.fixed)
 
 
 def read(graph: Graph, request: PlanRequest) -> Constraints:

@@ -16,6 +16,7 @@ from autosplit.errors import AutosplitError, DataError, UsageError
 from autosplit.graph import Graph
 from autosplit.simulate import Timeline, simulate
 from autosplit.types import Plan, PlanRequest, Profile, StagePlan
+from autosplit.units import format_seconds, format_share
 
 
 def plan(
@@ -24,6 +25,7 @@ def plan(
     *,
     profiles: Mapping[str, Profile] | None = None,
     cross_check: bool = False,
+    improve: Plan | None = None,
 ) -> Plan:
     """Return the best plan for a request.
 
@@ -37,9 +39,13 @@ def plan(
         The same model measured on some kinds of devices of the cluster, by kind.
     cross_check
         Whether every solver answers, and a difference is an error.
+    improve
+        A plan to do better than: it is the answer where the search finds none better in time.
 
     Raises
     ------
+    DataError
+        If the plan to improve has other layers or another number of stages.
     UsageError
         If the request cannot be meant (unknown layer, schedule that cannot run the numbers).
     InfeasibleError
@@ -48,7 +54,11 @@ def plan(
     started = time.monotonic()
     layers = graph.build(profile)
     task = Task(layers, _times(layers, profiles or {}))
+    given = None if improve is None else task.given(request, improve)
     found = task.answer(request, cross_check=cross_check)
+    found = _with_price_of_blocks(task, request, found)
+    if given is not None:
+        found = _no_worse(found, given, constraints.read(layers, request))
     return _assemble(profile, request, found, time.monotonic() - started)
 
 
@@ -75,19 +85,9 @@ def timeline(
             hint="plan again: autosplit plan PROFILE",
         )
     layers = graph.build(profile)
-    ranks = {stage.rank: stage.device for stage in found.stages}
-    model = ordered_model(
-        layers,
-        found.request,
-        times=_times(layers, profiles or {}),
-        order=[name for _, name in sorted(ranks.items()) if name is not None],
-    )
-    stage_of = [0] * len(layers)
-    for number, stage in enumerate(found.stages):
-        for name in stage.layers:
-            stage_of[layers.index[name]] = number
-    again = {layers.index[name] for stage in found.stages for name in stage.recompute}
-    return _play(model, model.evaluate(stage_of, again))
+    task = Task(layers, _times(layers, profiles or {}))
+    answer = task.given(found.request, found)
+    return _play(answer.model, answer.cost)
 
 
 @dataclass(frozen=True)
@@ -122,6 +122,33 @@ class Task:
             return None
         found = assign(model, wishes, request, devices=devices)
         return found if isinstance(found, Answer) else None
+
+    def given(self, request: PlanRequest, plan: Plan) -> Answer:
+        """Return what the stages of a plan cost under a request; nothing is proven of them.
+
+        Raises
+        ------
+        DataError
+            If the plan has other layers, or another number of stages than the request.
+        """
+        layers = self.layers
+        if set(plan.order) != set(layers.index):
+            raise DataError("the plan has other layers than the profile")
+        if len(plan.stages) != request.stages:
+            raise DataError(f"the plan has {len(plan.stages)} stages, not {request.stages}")
+        ranks = {stage.rank: stage.device for stage in plan.stages}
+        names = {device.name for device in request.cluster.devices} if request.cluster else set()
+        order = [name for _, name in sorted(ranks.items()) if name is not None]
+        if not names.issuperset(order):
+            raise DataError("the plan is for other devices than the cluster has")
+        model = ordered_model(layers, request, times=self.times, order=order)
+        stage_of = [0] * len(layers)
+        for number, stage in enumerate(plan.stages):
+            for name in stage.layers:
+                stage_of[layers.index[name]] = number
+        again = frozenset(layers.index[name] for stage in plan.stages for name in stage.recompute)
+        cost = model.evaluate(stage_of, again)
+        return Answer(model, tuple(stage_of), again, cost, 0.0, "given")
 
     def _pose(self, request: PlanRequest) -> tuple[CostModel, Constraints, Devices | None]:
         """Return the cost model, the wishes, and the devices whose order is free."""
@@ -210,6 +237,47 @@ def _times(layers: Graph, profiles: Mapping[str, Profile]) -> dict[str, LayerTim
             )
         found[kind] = LayerTimes(other)
     return found
+
+
+# ---------------------------------------------------------------- beside the best
+
+
+def _with_price_of_blocks(task: Task, request: PlanRequest, found: Answer) -> Answer:
+    """Say what it costs that no block is cut, against the best plan that may cut them."""
+    if request.granularity != "block" or request.boundaries:
+        return found
+    free = task.attempt(replace(request, granularity="layer"))
+    if free is None:
+        return found
+    spent, least = found.cost.objective_s, min(free.cost.objective_s, found.cost.objective_s)
+    if spent <= least * (1 + 1e-9):
+        note = "cutting between blocks only costs nothing"
+    else:
+        note = (
+            f"cutting between blocks only costs {format_share(spent / least - 1)}: "
+            f"{format_seconds(spent)} instead of {format_seconds(least)} ({request.objective})"
+        )
+    return replace(found, notes=(*found.notes, note))
+
+
+def _no_worse(found: Answer, given: Answer, wishes: Constraints) -> Answer:
+    """Return the better of a found plan and a given one that also meets the wishes."""
+    new, old = found.cost.objective_s, given.cost.objective_s
+    allowed = given.fits and wishes.met_by(given.stage_of)
+    if allowed and old < new * (1 - 1e-9):
+        note = "no better plan than the given one was found in time"
+        bound_s = min(found.bound_s, old)
+        return replace(given, bound_s=bound_s, notes=(*found.notes, note))
+    if not allowed:
+        note = "the given plan does not fit the devices or the wishes of this one"
+    elif old <= new * (1 + 1e-9):
+        note = "the given plan is as good as this one"
+    else:
+        gain = format_share(1 - new / old)
+        note = (
+            f"{gain} better than the given plan: {format_seconds(new)} after {format_seconds(old)}"
+        )
+    return replace(found, notes=(*found.notes, note))
 
 
 # ---------------------------------------------------------------- the plan

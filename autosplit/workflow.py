@@ -140,6 +140,7 @@ def plan(
     batch_size: int | None = None,
     profiles: Mapping[str, Profile | PathLike] | None = None,
     cross_check: bool = False,
+    improve: Plan | PathLike | None = None,
 ) -> Plan:
     """Find the best stage boundaries for a profile.
 
@@ -155,6 +156,8 @@ def plan(
         The same model on other kinds of devices of the request's cluster, by kind.
     cross_check
         Let every solver answer and refuse answers that differ.
+    improve
+        A plan, or its path, to do better than; the answer says by how much.
 
     Raises
     ------
@@ -167,7 +170,8 @@ def plan(
     others = {
         kind: _at_batch(_profile(other), batch_size) for kind, other in (profiles or {}).items()
     }
-    found = planner.plan(measured, request, profiles=others, cross_check=cross_check)
+    given = improve if improve is None or isinstance(improve, Plan) else load(Plan, improve)
+    found = planner.plan(measured, request, profiles=others, cross_check=cross_check, improve=given)
     return _with_source(found, measured, profile)
 
 

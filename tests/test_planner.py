@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autosplit import graph, planner
-from autosplit.errors import ExitCode, InfeasibleError, UsageError
+from autosplit.errors import DataError, ExitCode, InfeasibleError, UsageError
 from autosplit.types import Cluster, Device, LinkSpeed, PairLink, PlanRequest
+from autosplit.units import format_share
 from tests.builders import profile, random_profile
 
 
@@ -212,6 +213,58 @@ def test_blocks_are_not_cut():
     found = plan(dataclasses.replace(measured, layers=tuple(layers)), 2, granularity="block")
     for block in range(3):
         assert stage_of(found)[f"l{2 * block}"] == stage_of(found)[f"l{2 * block + 1}"]
+
+
+def test_the_price_of_whole_blocks_is_told():
+    measured = profile([3.0, 1.0, 1.0, 1.0])
+    layers = [
+        dataclasses.replace(layer, block=f"h.{number // 2}")
+        for number, layer in enumerate(measured.layers)
+    ]
+    found = plan(
+        dataclasses.replace(measured, layers=tuple(layers)),
+        2,
+        granularity="block",
+        objective="bottleneck",
+    )
+    free = plan(measured, 2, objective="bottleneck")
+    price = format_share(found.objective_s / free.objective_s - 1)
+    assert f"cutting between blocks only costs {price}" in " ".join(found.notes)
+
+
+def improved(given, **request):
+    measured = profile([1.0] * 6)
+    return planner.plan(measured, PlanRequest(2, 8, **request), improve=given)
+
+
+def test_a_given_plan_is_improved_and_the_gain_told():
+    given = plan(profile([1.0] * 6), 2, boundaries=("l1",))
+    found = improved(given)
+    assert found.objective_s < given.objective_s
+    assert "better than the given plan" in " ".join(found.notes)
+    assert "as good as this one" in " ".join(improved(found).notes)
+
+
+def test_a_given_plan_is_kept_where_the_search_ends_before_a_better_one(monkeypatch):
+    given = plan(profile([1.0] * 6), 2)
+    worse = planner.Task.given
+    poor = plan(profile([1.0] * 6), 2, boundaries=("l1",))
+    monkeypatch.setattr(
+        planner.Task, "answer", lambda task, request, **_: worse(task, request, poor)
+    )
+    found = improved(given)
+    assert stage_of(found) == stage_of(given)
+    assert (found.solver, found.status) == ("given", "feasible")
+    pinned = improved(given, pins=(("l1", 1),))
+    assert stage_of(pinned) == stage_of(poor)
+    assert "does not fit" in " ".join(pinned.notes)
+
+
+def test_a_plan_of_other_layers_or_stages_cannot_be_improved():
+    with pytest.raises(DataError, match="other layers"):
+        improved(plan(profile([1.0] * 5), 2))
+    with pytest.raises(DataError, match="3 stages, not 2"):
+        improved(plan(profile([1.0] * 6), 3))
 
 
 def test_given_boundaries_are_evaluated():

@@ -115,6 +115,14 @@ _MICROBATCHES = 4
     help="Never cut inside a layer, or inside a block.",
 )
 @click.option(
+    "--on-boundaries",
+    is_flag=True,
+    help="Cut between blocks only, and say what that costs; as --granularity block.",
+)
+@click.option(
+    "--improve", type=FILE, help="Plan to do better than: it is kept where none better is found."
+)
+@click.option(
     "--pin",
     "pins",
     type=Assignment("layer=stage", number=True),
@@ -157,6 +165,8 @@ def command(
     replicas: bool,
     batch_size: int | None,
     profiles: tuple[tuple[str, str], ...],
+    improve: Path | None,
+    on_boundaries: bool,
     cross_check: bool,
     compare: bool,
     host_cpu: bool,
@@ -170,6 +180,8 @@ def command(
     from. Workload files of dnn-partitioning and PipeDream are planned too.
     """
     terminal: Terminal = context.obj
+    if on_boundaries:
+        wishes["granularity"] = "block"
     source = context.get_parameter_source("link_bytes_per_s")
     wishes.update(_link(wishes, said=source is not ParameterSource.DEFAULT))
     subject = workflow.read_profile(files[0])
@@ -183,6 +195,8 @@ def command(
         output = Path("plan.json")
     if output is not None:
         refuse_existing(output, force)
+    if improve is not None and global_batch is not None:
+        raise UsageError("--improve is for one configuration", hint="leave out --global-batch")
     if batch_size is not None and global_batch is not None:
         raise UsageError(
             "--global-batch chooses the rows of a micro-batch itself", hint="leave out --batch-size"
@@ -197,6 +211,7 @@ def command(
                 batch_size=batch_size,
                 profiles=dict(profiles),
                 cross_check=cross_check,
+                improve=improve,
             )
         candidates: tuple[Candidate, ...] = ()
     else:

@@ -16,7 +16,7 @@ def asked(monkeypatch):
     """Answer every request with the example plan, and keep what was asked."""
     calls = []
 
-    def plan(profile, request, *, batch_size, profiles, cross_check):
+    def plan(profile, request, *, batch_size, profiles, cross_check, improve):
         calls.append((str(profile), request, profiles, cross_check))
         return examples.plan()
 
@@ -36,6 +36,11 @@ def test_defaults_make_a_training_pipeline(run, asked, profile_file):
         link_assumed=True,
     )
     assert asked == [("profile.json", expected, {}, False)]
+
+
+def test_on_boundaries_means_whole_blocks(run, asked, profile_file):
+    assert run("plan", profile_file, "--stages", "2", "--on-boundaries").exit_code == ExitCode.OK
+    assert asked[0][1].granularity == "block"
 
 
 @pytest.mark.parametrize(
