@@ -184,6 +184,25 @@ def test_two_stages_take_over_what_four_have(tmp_path):
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.slow
+def test_a_training_goes_on_with_other_stages_as_it_would_have(tmp_path):
+    case = make(tmp_path, MODEL.format(extra=""), 4)
+    program = trace(load_model(case.plan.model)).program
+    workflow.export(even_plan(case.plan.model, program, 2), tmp_path / "two")
+
+    def losses(folder: Path, *arguments: str) -> list[float]:
+        run(["./launch.sh", "train.py", "--report", "r.json", *arguments], folder=folder)
+        return list(json.loads((folder / "r.json").read_text())["losses"])
+
+    losses(case.folder, "--steps", "2", "--checkpoint-dir", "ck")
+    old, new = case.folder / "ck" / "step_2", tmp_path / "two" / "ck" / "step_2"
+    workflow.recut_checkpoint(old, tmp_path / "two", new)
+    wanted = losses(case.folder, "--steps", "4", "--resume", str(old))
+    found = losses(tmp_path / "two", "--steps", "4", "--resume", str(new))
+    assert found == pytest.approx(wanted, rel=1e-6)
+    assert len(found) >= 2
+
+
 # ---------------------------------------------------------------- memory
 
 WIDTH, LAYERS, SHARDS = 1024, 48, 8
