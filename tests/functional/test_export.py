@@ -213,6 +213,30 @@ def test_inference_keeps_every_row_in_order(trained: Path, reference):
 
 
 @pytest.mark.timeout(200)
+def test_inference_of_1003_rows_is_the_model_to_the_last_bit(folder: Path, source: Path):
+    """Micro-batches of 16, four at a time; the last holds 11 rows."""
+    ids = torch.arange(1003 * 5).view(1003, 5) % 9
+    mask = torch.linspace(0, 1, 1003)
+    save_file({"ids": ids, "mask": mask}, folder / "many.safetensors")
+    run(
+        [
+            *("./launch.sh", "infer.py", "--inputs", "many.safetensors", "--output", "many.out"),
+            *("--microbatches", "4", "--batch-size", "64"),
+        ],
+        folder=folder,
+    )
+    spec = importlib.util.spec_from_file_location("many_net", source)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["many_net"] = module
+    spec.loader.exec_module(module)
+    model = module.build().eval()
+    with torch.no_grad():
+        parts = zip(ids.split(16), mask.split(16), strict=True)
+        expected = torch.cat([model(rows, mask=some).logits for rows, some in parts])
+    assert torch.equal(load_file(folder / "many.out")["logits"], expected)
+
+
+@pytest.mark.timeout(200)
 def test_mistakes_are_named(folder: Path, tmp_path: Path):
     alone = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1"]
     output = run([*alone, "train.py"], folder=folder, fails=True)
