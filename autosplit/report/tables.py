@@ -238,7 +238,13 @@ def proof(plan: Plan | WorkloadPlan) -> Text:
     """Return how good a plan is known to be, by whom and in what time."""
     proven = plan.status == "optimal"
     words = "proven optimal" if proven else "not proven"
-    bound = f"(bound {format_seconds(plan.bound_s)}, gap {format_share(plan.gap)})"
+    objective = plan.objective_s if isinstance(plan, Plan) else plan.bottleneck_s
+    bound = f"(objective = bound = {format_seconds(plan.bound_s)})"
+    if plan.gap:
+        bound = (
+            f"(objective {format_seconds(objective)}, bound {format_seconds(plan.bound_s)}, "
+            f"gap {format_share(plan.gap)})"
+        )
     return Text.assemble(
         (words, GOOD if proven else WARM),
         f" by {plan.solver} in {format_seconds(plan.solver_s)} {bound}",
