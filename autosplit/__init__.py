@@ -27,10 +27,13 @@ __all__ = [
     "VerificationReport",
     "__version__",
     "export",
+    "merge_checkpoint",
     "plan",
     "profile",
     "read",
+    "recut_checkpoint",
     "save",
+    "split_checkpoint",
     "sweep",
     "verify",
 ]

@@ -30,10 +30,12 @@ def test_help_names_every_command_in_the_order_of_use(run):
     assert result.exit_code == ExitCode.OK
     listed = result.stdout.split("Commands:")[1].split("\n")
     commands = [line.split()[0] for line in listed if line.strip()]
-    assert commands == ["profile", "plan", "export", "verify", "show", "device"]
+    assert commands == ["profile", "plan", "export", "verify", "show", "checkpoint", "device"]
 
 
-@pytest.mark.parametrize("command", ["profile", "plan", "export", "verify", "show", "device"])
+@pytest.mark.parametrize(
+    "command", ["profile", "plan", "export", "verify", "show", "checkpoint", "device"]
+)
 def test_every_command_has_help_and_the_common_options(run, command):
     result = run(command, "-h")
     assert result.exit_code == ExitCode.OK
