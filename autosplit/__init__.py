@@ -13,7 +13,18 @@ Each command of the command line has a function of the same name and meaning her
 from autosplit.errors import AutosplitError
 from autosplit.profilers import ProfileOptions
 from autosplit.types import ModelRef, Plan, PlanRequest, Profile, VerificationReport
-from autosplit.workflow import export, plan, profile, read, save, sweep, verify
+from autosplit.workflow import (
+    export,
+    merge_checkpoint,
+    plan,
+    profile,
+    read,
+    recut_checkpoint,
+    save,
+    split_checkpoint,
+    sweep,
+    verify,
+)
 
 __version__ = "0.1.0"
 
