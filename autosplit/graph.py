@@ -233,7 +233,7 @@ def contract(
     on one another in a circle. Every node is in exactly one group; groups stand in a
     topological order and list their members ascending.
     """
-    together = [list(members) for members in together]
+    together = [found for members in together if (found := list(members))]
     if not together:
         return tuple((node,) for node in range(count))
     import networkx

@@ -108,6 +108,7 @@ def test_contracted_groups_keep_wishes_and_order(seed, count, data):
 
 def test_a_layer_between_two_that_stay_together_joins_them():
     assert graph.contract(4, [(0, 1), (1, 2), (2, 3)], [[0, 2]]) == ((0, 1, 2), (3,))
+    assert graph.contract(2, [(0, 1)], [[]]) == ((0,), (1,))
 
 
 def test_networkx_view_adds_up_the_bytes_of_an_edge():

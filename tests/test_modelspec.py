@@ -126,7 +126,12 @@ def test_overrides(spec):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("ids", "not understood"), ("idz=2x2:int64", "does not take"), ("ids=2:int99", "int99")],
+    [
+        ("ids", "not understood"),
+        ("idz=2x2:int64", "does not take"),
+        ("ids=2:int99", "int99"),
+        ("ids=99999999999x99999999999:int64", "cannot be made"),
+    ],
 )
 def test_bad_overrides(spec, text, message):
     with pytest.raises(UsageError, match=message):
@@ -170,6 +175,7 @@ def test_faulty_builders_are_refused_with_their_line(spec, name, message, where)
         ("x = 1\ndef f(:\n", ":2"),
         ("x = 1\nx.y\n", ":2: AttributeError"),
         ("import nowhere\n", ":1:"),
+        ("import sys\nsys.exit(0)\n", ":2: SystemExit"),
     ],
 )
 def test_files_that_fail_to_import(tmp_path, text, where):
@@ -185,6 +191,27 @@ def test_files_that_fail_to_import(tmp_path, text, where):
 def test_specs_that_name_nothing(text):
     with pytest.raises(UsageError):
         load_model(ModelRef(text))
+
+
+def test_a_builder_that_ends_the_process_or_wants_more_is_refused(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("import sys\ndef leave():\n    sys.exit(0)\ndef wants(width):\n    pass\n")
+    with pytest.raises(UsageError, match="failed") as caught:
+        load(path, "leave")
+    assert f"{path}:3: SystemExit" in str(caught.value.cause)
+    with pytest.raises(UsageError, match="failed") as caught:
+        load(path, "wants")
+    assert str(caught.value.cause).startswith(f"{path}: TypeError: wants() missing 1")
+
+
+def test_constants_drawn_at_import_are_the_same_each_time(tmp_path):
+    path = tmp_path / "drawn.py"
+    path.write_text(
+        "import torch\nDRAWN = torch.randn(4)\n"
+        "def build():\n"
+        "    return torch.nn.Linear(4, 4), (DRAWN.expand(2, 4).clone(),)\n"
+    )
+    assert torch.equal(load(path).args[0], load(path).args[0])
 
 
 def test_neighbours_of_two_specs_do_not_mix(tmp_path):

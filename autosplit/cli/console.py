@@ -22,6 +22,10 @@ Report: TypeAlias = Callable[[int, int, str], None]
 """Called with work done, all work, and what is being done."""
 
 
+_NARROWEST = 20
+"""Below this many columns tables lose their text; at none rich prints nothing."""
+
+
 @dataclass
 class Terminal:
     """Streams and wishes of one run of the command line.
@@ -121,10 +125,17 @@ class Terminal:
             highlight=False,
             force_terminal=True if self.color else None,
             color_system=None if plain else "auto",
+            width=_NARROWEST if _columns() < _NARROWEST else None,
         )
 
     def _talk(self, text: Text) -> None:
         self.err.print(text, soft_wrap=True)
+
+
+def _columns() -> int:
+    """Return the width that the environment asks for; rich itself finds that of a terminal."""
+    asked = os.environ.get("COLUMNS", "")
+    return int(asked) if asked.isdecimal() else _NARROWEST
 
 
 def _indent(text: str) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import errno
+import io
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -16,6 +18,8 @@ from autosplit import __version__
 from autosplit.cli.console import Terminal
 from autosplit.cli.options import common_options
 from autosplit.errors import AutosplitError, ExitCode, UsageError
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 COMMANDS = ("profile", "plan", "export", "verify", "show", "checkpoint", "device")
 
@@ -92,11 +96,7 @@ def guard(terminal: Terminal, run: Callable[[], Any]) -> int:
     except Exception as error:
         if terminal.traceback:
             raise
-        failure = AutosplitError(
-            f"unexpected {type(error).__name__}: {error}",
-            cause="this is a fault in autosplit",
-            hint="run again with --traceback and report what it prints",
-        )
+        failure = _surprise(error)
     terminal.fail(failure)
     return failure.exit_code
 
@@ -104,6 +104,17 @@ def guard(terminal: Terminal, run: Callable[[], Any]) -> int:
 def _tell(terminal: Terminal, message: Warning | str, *_: object, **__: object) -> None:
     """Show what libraries warn of to those who want details."""
     terminal.detail(f"warning: {message}")
+
+
+def _surprise(error: Exception) -> AutosplitError:
+    """Return an error for what nobody expected, and for a disk that is full under the output."""
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        return AutosplitError("cannot write the output", cause=error.strerror)
+    return AutosplitError(
+        f"unexpected {type(error).__name__}: {error}",
+        cause="this is a fault in autosplit",
+        hint="run again with --traceback and report what it prints",
+    )
 
 
 def _usage(error: click.ClickException) -> AutosplitError:
@@ -130,4 +141,8 @@ def cli(context: click.Context) -> None:
 
 def main() -> None:
     """Run the command line."""
+    for stream in (sys.stdout, sys.stderr):
+        # What an encoding lacks, as ASCII lacks bars, is no reason to fail.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     cli(prog_name="autosplit")

@@ -46,8 +46,13 @@ def access(base: Expr, kind: str, name: str) -> Expr:
 
 
 def is_attribute(name: str) -> bool:
-    """Say whether ``x.name`` reads the attribute of exactly this name."""
+    """Say whether ``x.name`` reads the attribute of exactly this name.
+
+    Inside a class Python reads ``x.__name`` as ``x._Class__name``.
+    """
     if not name.isidentifier() or keyword.iskeyword(name):
+        return False
+    if name.startswith("__") and not name.endswith("__"):
         return False
     return unicodedata.normalize("NFKC", name) == name
 

@@ -129,6 +129,15 @@ def apply_overrides(
 
 
 def _filled(text: str, shape: str | None, dtype_name: str | None, old: Any) -> torch.Tensor:
+    try:
+        return _made(text, shape, dtype_name, old)
+    except (RuntimeError, TypeError) as error:
+        # More than memory, or than an index, can hold.
+        said = " ".join(str(error).split())
+        raise UsageError(f"--input {text!r} cannot be made", cause=said[:200]) from error
+
+
+def _made(text: str, shape: str | None, dtype_name: str | None, old: Any) -> torch.Tensor:
     known = old if isinstance(old, torch.Tensor) else None
     dtype = getattr(torch, dtype_name, None) if dtype_name else None
     if dtype_name and not isinstance(dtype, torch.dtype):

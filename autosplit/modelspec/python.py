@@ -53,7 +53,9 @@ def import_source(source: str) -> ModuleType:
     if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", source):
         raise UsageError(f"{source!r} is neither a .py file nor a module", hint="check the path")
     try:
-        return importlib.import_module(source)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return importlib.import_module(source)
     except ModuleNotFoundError as error:
         if error.name is not None and (source == error.name or source.startswith(f"{error.name}.")):
             raise UsageError(
@@ -64,7 +66,7 @@ def import_source(source: str) -> ModuleType:
         raise fault(error, f"cannot import {source}") from error
     except AutosplitError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise fault(error, f"cannot import {source}") from error
 
 
@@ -87,7 +89,7 @@ def call_builder(
             result = builder()
     except AutosplitError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         found = fault(error, f"{name}() failed{' on meta' if on_meta else ''}", module)
         if on_meta:
             found.hint = "tensors have no values while it builds; without --on-meta they have"
@@ -128,7 +130,7 @@ def call_example_inputs(
             result = function() if batch_size is None else function(batch_size)
     except AutosplitError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise fault(
             error, "example_inputs() failed", sys.modules.get(function.__module__)
         ) from error
@@ -158,11 +160,14 @@ def fault(error: BaseException, message: str, module: ModuleType | None = None) 
         for frame in frames
         if "importlib" not in frame.filename and not frame.filename.startswith(_HERE)
     ]
-    place = (own or foreign or list(frames))[-1]
-    said = " ".join(str(error).split())
-    return UsageError(
-        message, cause=f"{place.filename}:{place.lineno}: {type(error).__name__}: {said}"
-    )
+    said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    if own or foreign:
+        place = (own or foreign)[-1]
+        said = f"{place.filename}:{place.lineno}: {said}"
+    elif file := getattr(module, "__file__", None):
+        # It failed before a line of the user's code ran, as a call without an argument does.
+        said = f"{file}: {said}"
+    return UsageError(message, cause=said)
 
 
 _HERE = str(Path(__file__).parent)
@@ -181,11 +186,13 @@ def _import_file(path: Path) -> ModuleType:
     before = set(sys.modules)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            spec.loader.exec_module(module)
     except AutosplitError:
         raise
-    except Exception as error:
-        del sys.modules[name]
+    except (Exception, SystemExit) as error:
+        sys.modules.pop(name, None)
         raise fault(error, f"cannot import {path}", module) from error
     finally:
         _remember_siblings(path.parent, set(sys.modules) - before)

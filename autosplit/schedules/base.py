@@ -33,6 +33,9 @@ class Action:
 Order = tuple[tuple[Action, ...], ...]
 """Actions of each rank, in running order."""
 
+LARGEST_STEP = 1_000_000
+"""Most forwards of a step: what is beyond takes minutes and gigabytes to simulate."""
+
 
 @dataclass(frozen=True)
 class Schedule(ABC):
@@ -71,6 +74,12 @@ class Schedule(ABC):
             value = getattr(self, field)
             if value < 1:
                 raise UsageError(f"{field} is {value}", hint="it must be at least 1")
+        if self.stages * self.microbatches > LARGEST_STEP:
+            raise UsageError(
+                f"a step of {self.stages} stages and {self.microbatches} micro-batches is too "
+                "large to simulate",
+                cause=f"stages times micro-batches may be {LARGEST_STEP} at most",
+            )
         self.check()
 
     @classmethod

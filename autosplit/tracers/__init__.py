@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import logging
+from collections.abc import Iterator
 
 from autosplit.errors import TraceError
 from autosplit.modelspec import LoadedModel
 from autosplit.tracers import exported, torch_level  # noqa: F401 - they file themselves
 from autosplit.tracers.base import TRACERS, Trace
 from autosplit.tracers.check import check
+from autosplit.tracers.frames import failure
 from autosplit.tracers.refusals import ModelError
 
 __all__ = ["TRACERS", "Trace", "trace"]
@@ -33,15 +37,31 @@ def trace(loaded: LoadedModel, tracer: str = "auto") -> Trace:
     failures: list[tuple[str, TraceError]] = []
     for name in _ORDER if tracer == "auto" else (tracer,):
         try:
-            found = TRACERS[name](loaded)
-            check(found)
+            with _quiet():
+                found = TRACERS[name](loaded)
+                check(found)
         except ModelError:
             raise
         except TraceError as error:
             failures.append((name, error))
             continue
+        except NotImplementedError as error:
+            # Tensors and modules that do not allow what every tensor and module allows.
+            failures.append((name, failure(error, "the forward cannot be traced")))
+            continue
         return _with_warnings(found, failures)
     raise failures[0][1]
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep torch from logging the stack of a call that fails on fake tensors: we tell of it."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def _with_warnings(trace: Trace, failures: list[tuple[str, TraceError]]) -> Trace:

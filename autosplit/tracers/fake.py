@@ -39,7 +39,8 @@ class FakeModel:
         for fqn, module in model.named_modules():
             _refuse_unusual_module(module, fqn)
             self._fqns[id(module)] = fqn
-            constructor = leaf_constructor(module)
+            # A model that is one leaf is traced through: its name, the empty one, calls nothing.
+            constructor = leaf_constructor(module) if fqn else None
             if constructor is not None:
                 self.constructors[fqn] = constructor
 
@@ -164,6 +165,12 @@ def _refuse_unusual_tensor(tensor: torch.Tensor, name: str) -> None:
             f"{name} is a {type(tensor).__name__}",
             cause="tensor subclasses (quantized, distributed) cannot be split",
             hint="build the plain model and convert the stages after the export",
+        )
+    if tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None):
+        raise ModelError(
+            f"{name} has a hook on its gradient",
+            cause="what a hook does cannot be written into a stage",
+            hint="register it on the stage's parameter after the export",
         )
     if tensor.layout is not torch.strided:
         raise ModelError(f"{name} is a {tensor.layout} tensor", hint="use dense state")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
-import logging
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -189,7 +188,7 @@ def record(
     recording = Recording()
     recorder = Recorder(recording, fake, read_frames=not sketch)
     args, kwargs = _fake_inputs(loaded, recorder, mode, sizes, symbols)
-    with fake.in_place(), _watching(recorder), _quiet():
+    with fake.in_place(), _watching(recorder):
         try:
             # Without the Python dispatcher, composite kernels (pad, interpolate, LSTM) ask for
             # sizes as numbers and so pin them.
@@ -204,17 +203,6 @@ def record(
             recorder.finish()
     recording.graph.output(results)
     return Recorded(recording, fake, env, recorder.training_was_read, dict(hints))
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep torch from logging the stack of a call that fails on fake tensors: we tell of it."""
-    logger = logging.getLogger("torch._subclasses.fake_tensor")
-    before, logger.disabled = logger.disabled, True
-    try:
-        yield
-    finally:
-        logger.disabled = before
 
 
 def _finish(

@@ -102,6 +102,11 @@ def test_a_fault_of_ours_shows_no_stack_but_how_to_get_one(run, monkeypatch):
     assert "--traceback" in result.stderr
 
 
+def test_a_full_disk_under_the_output_is_no_fault_of_ours(run, monkeypatch):
+    monkeypatch.setattr(workflow, "read", failing(OSError(errno.ENOSPC, "No space left")))
+    assert run("show", "x").stderr == "error: cannot write the output\n  cause: No space left\n"
+
+
 @pytest.mark.parametrize("error", [DataError("no"), ZeroDivisionError("no")])
 @pytest.mark.parametrize("arguments", [["--traceback", "show", "x"], ["show", "x", "--traceback"]])
 def test_traceback_lets_the_error_through(run, monkeypatch, error, arguments):
@@ -171,6 +176,19 @@ def test_a_reader_that_goes_away_is_no_error(folder, plan_file):
     assert "Traceback" not in result.stderr
     assert "Broken" not in result.stderr
     assert str(errno.EPIPE) not in result.stderr
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("setting", [{"PYTHONIOENCODING": "ascii"}, {"COLUMNS": "0"}])
+def test_a_terminal_that_shows_little_is_shown_what_it_can(folder, plan_file, setting):
+    result = subprocess.run(
+        [*COMMAND, "show", plan_file],
+        env={**os.environ, **setting},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "micro-batches" in result.stdout
 
 
 @pytest.mark.timeout(60)

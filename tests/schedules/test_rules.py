@@ -45,6 +45,11 @@ def test_dualpipev_needs_as_many_microbatches_as_stages():
         schedules.make("dualpipev", 4, 2)
 
 
+def test_a_step_too_large_to_simulate_is_refused():
+    with pytest.raises(UsageError, match="too large to simulate"):
+        schedules.make("1f1b", 2, 10**17)
+
+
 def test_placement():
     loop = schedules.make("interleaved", 6, 6, ranks=3)
     assert [loop.rank_of(stage) for stage in range(6)] == [0, 1, 2, 0, 1, 2]

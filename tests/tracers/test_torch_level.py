@@ -252,3 +252,20 @@ def test_unusual_models_are_refused():
         trace(loaded(torch.compile(models.Block()), x))
     with pytest.raises(TraceError, match="no shape yet"):
         trace(loaded(nn.Sequential(nn.LazyLinear(4)), x))
+    for register in ("register_hook", "register_post_accumulate_grad_hook"):
+        hooked = nn.Sequential(nn.Linear(8, 4))
+        getattr(hooked[0].weight, register)(lambda *_: None)
+        with pytest.raises(TraceError, match=r"0\.weight has a hook on its gradient"):
+            trace(loaded(hooked, x))
+
+
+def test_calls_that_fail_on_fake_tensors_leave_no_stack_in_the_log(caplog):
+    with pytest.raises(TraceError, match="cannot be traced"):
+        trace(loaded(nn.Sequential(nn.Linear(8, 8)), torch.randn(4, 7)))
+    assert "torch._subclasses.fake_tensor" not in {record.name for record in caplog.records}
+
+
+def test_a_model_that_is_one_leaf_is_traced_through():
+    found = trace(loaded(nn.Linear(8, 4), torch.randn(4, 8)))
+    assert [node.target for node in found.program.operations] == ["torch.nn.functional.linear"]
+    assert_same(found, torch.randn(3, 8))
