@@ -32,6 +32,8 @@ def main() -> None:
     """Walk from the model to the table."""
     os.chdir(ROOT)
     os.environ["OMP_NUM_THREADS"] = "1"
+    # launch.sh takes the python of the path, which may have no torch: take this one.
+    os.environ["PYTHON"] = sys.executable
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir()
     profile, plan, pipeline = (
