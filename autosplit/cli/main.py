@@ -6,10 +6,12 @@ import difflib
 import errno
 import io
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
+from types import FrameType
 from typing import Any
 
 import click
@@ -18,6 +20,11 @@ from autosplit import __version__
 from autosplit.cli.console import Terminal
 from autosplit.cli.options import common_options
 from autosplit.errors import AutosplitError, ExitCode, UsageError
+
+_MACHINERY = sys.stdlib_module_names | {
+    *("click", "highspy", "networkx", "numpy", "pulp", "rich", "safetensors", "sympy", "torch"),
+}
+"""Packages whose errors are those of who calls them."""
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
@@ -107,14 +114,32 @@ def _tell(terminal: Terminal, message: Warning | str, *_: object, **__: object) 
 
 
 def _surprise(error: Exception) -> AutosplitError:
-    """Return an error for what nobody expected, and for a disk that is full under the output."""
+    """Return an error for what nobody expected: a full disk, faulty code of the user, or ours."""
     if isinstance(error, OSError) and error.errno in _NO_ROOM:
         return AutosplitError("cannot write the output", cause=error.strerror)
+    frame, line = _culprit(error)
+    if frame.f_globals.get("__name__", "").partition(".")[0] != __package__.partition(".")[0]:
+        return AutosplitError(
+            f"{frame.f_code.co_filename}:{line} fails",
+            cause=f"{type(error).__name__}: {error}",
+            hint="run again with --traceback to see the calls that lead there",
+        )
     return AutosplitError(
         f"unexpected {type(error).__name__}: {error}",
         cause="this is a fault in autosplit",
         hint="run again with --traceback and report what it prints",
     )
+
+
+def _culprit(error: Exception) -> tuple[FrameType, int]:
+    """Return the innermost frame that is no library's, and its line."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    own = [
+        (frame, line)
+        for frame, line in frames
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in _MACHINERY
+    ]
+    return (own or frames)[-1]
 
 
 def _usage(error: click.ClickException) -> AutosplitError:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import importlib.util
 import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -124,16 +125,9 @@ def call_example_inputs(
     It may return a tensor, a tuple of positional arguments, a dict of keyword arguments, or
     ``(args, kwargs)``.
     """
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            result = function() if batch_size is None else function(batch_size)
-    except AutosplitError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise fault(
-            error, "example_inputs() failed", sys.modules.get(function.__module__)
-        ) from error
+    with blamed("example_inputs()", function), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        result = function() if batch_size is None else function(batch_size)
     if isinstance(result, torch.Tensor):
         return (result,), {}
     if isinstance(result, dict):
@@ -147,6 +141,25 @@ def call_example_inputs(
         f"example_inputs() returns {_kinds(result)}",
         hint="return a tuple of arguments, a dict of keywords, or (args, kwargs)",
     )
+
+
+@contextlib.contextmanager
+def blamed(what: str, function: Callable[..., Any]) -> Iterator[None]:
+    """Around a call of the user's ``function``: say that ``what`` failed, and at which line.
+
+    Raises
+    ------
+    UsageError
+        If the call fails.
+    """
+    try:
+        yield
+    except AutosplitError:
+        raise
+    except (Exception, SystemExit) as error:
+        found = fault(error, f"{what} failed", sys.modules.get(function.__module__))
+        found.hint = "run again with --traceback to see the calls that lead there"
+        raise found from error
 
 
 def fault(error: BaseException, message: str, module: ModuleType | None = None) -> UsageError:
@@ -170,7 +183,8 @@ def fault(error: BaseException, message: str, module: ModuleType | None = None) 
     return UsageError(message, cause=said)
 
 
-_HERE = str(Path(__file__).parent)
+_HERE = str(Path(__file__).parents[1])
+"""Code of this package is never the user's."""
 
 
 def _import_file(path: Path) -> ModuleType:

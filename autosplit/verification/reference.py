@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
@@ -13,7 +15,7 @@ from torch import Tensor, nn
 from autosplit.errors import DataError, UsageError
 from autosplit.modelspec import LoadedModel
 from autosplit.modelspec.inputs import resize_batch
-from autosplit.modelspec.python import call_example_inputs
+from autosplit.modelspec.python import blamed, call_example_inputs, fault
 from autosplit.modelspec.structure import Path, dotted, map_tensors, walk, walk_inputs
 from autosplit.verification.determinism import fixed_randomness
 
@@ -45,12 +47,18 @@ class Run:
 def micro_batches(loaded: LoadedModel, batch_size: int | None, count: int) -> list[MicroBatch]:
     """Return ``count`` different micro-batches of ``batch_size`` rows.
 
-    They come from ``batches(batch_size)`` of the spec file where it can be used, else the
-    example inputs are changed row by row.
+    They come from ``batches(batch_size)`` of the spec file where it can be used, again from its
+    beginning where it ends; else the example inputs are changed row by row.
+
+    Raises
+    ------
+    UsageError
+        If ``batches`` fails, or yields nothing or something else than pairs.
     """
     if loaded.loss is not None and loaded.batches is not None and batch_size and _own(loaded):
-        made = loaded.batches(batch_size)
-        return [_from_batch(next(made)) for _ in range(count)]
+        with blamed(f"batches({batch_size})", loaded.batches):
+            made = list(islice(_endless(loaded.batches, batch_size), count))
+        return [_from_batch(each) for each in made]
     args, kwargs = loaded.args, loaded.kwargs
     if batch_size is not None:
         if loaded.example_inputs is not None and _own(loaded):
@@ -66,7 +74,9 @@ def loss_of(loss: Callable[..., Any] | None, output: Any, *targets: Any) -> Tens
     lone scalar output, or the mean squares of all floating-point outputs.
     """
     if loss is not None and targets:
-        return _scalar(loss(output, *targets))
+        with blamed("loss()", loss):
+            value = loss(output, *targets)
+        return _scalar(value)
     tensors = {dotted(path): tensor for path, tensor in walk(output)}
     floats = {name: each for name, each in tensors.items() if each.is_floating_point()}
     if "loss" in floats:
@@ -91,11 +101,10 @@ def call_original(model: nn.Module, batch: MicroBatch) -> Any:
     try:
         return model(*args, **kwargs)
     except Exception as error:
-        raise UsageError(
-            "the original model fails on a batch that verify made",
-            cause=f"{type(error).__name__}: {' '.join(str(error).split())}",
-            hint="define example_inputs(batch_size) beside the model",
-        ) from error
+        own = sys.modules.get(type(model).__module__)
+        found = fault(error, "the original model fails on a batch that verify made", own)
+        found.hint = "define example_inputs(batch_size) beside the model"
+        raise found from error
 
 
 def train_reference(loaded: LoadedModel, batches: list[MicroBatch]) -> Run:
@@ -158,7 +167,22 @@ def _own(loaded: LoadedModel) -> bool:
     return not loaded.ref.inputs
 
 
-def _from_batch(made: tuple[Any, Any]) -> MicroBatch:
+def _endless(batches: Callable[..., Any], batch_size: int) -> Iterator[Any]:
+    """Yield what ``batches`` yields, from its beginning again after its end."""
+    while True:
+        count = -1
+        for count, batch in enumerate(batches(batch_size)):  # noqa: B007
+            yield batch
+        if count < 0:
+            raise UsageError(f"batches({batch_size}) yields nothing")
+
+
+def _from_batch(made: Any) -> MicroBatch:
+    if not isinstance(made, (tuple, list)) or len(made) != 2:
+        raise UsageError(
+            f"batches() yields a {type(made).__name__}",
+            hint="yield (inputs, targets), each a tuple",
+        )
     inputs, targets = made
     args, kwargs = call_example_inputs(lambda: inputs, None)
     targets = targets if isinstance(targets, (tuple, list)) else (targets,)

@@ -1,5 +1,7 @@
 import errno
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -95,11 +97,21 @@ def test_names_from_a_model_are_no_markup(run, monkeypatch):
 
 
 def test_a_fault_of_ours_shows_no_stack_but_how_to_get_one(run, monkeypatch):
-    monkeypatch.setattr(workflow, "read", failing(ZeroDivisionError("by zero")))
+    monkeypatch.setattr(workflow, "read", None)
     result = run("show", "plan.json")
     assert "Traceback" not in result.output
-    assert "unexpected ZeroDivisionError: by zero" in result.stderr
+    assert "unexpected TypeError: 'NoneType' object is not callable" in result.stderr
+    assert "a fault in autosplit" in result.stderr
     assert "--traceback" in result.stderr
+
+
+def test_a_fault_of_the_user_names_the_line_and_is_not_called_ours(run, monkeypatch):
+    monkeypatch.setattr(workflow, "read", lambda _: json.loads("{"))
+    result = run("show", "plan.json")
+    assert result.exit_code == ExitCode.FAILURE
+    assert re.match(rf"error: {re.escape(__file__)}:\d+ fails\n  cause: JSONDec", result.stderr)
+    assert "--traceback" in result.stderr
+    assert "autosplit" not in result.stderr.replace(__file__, "")
 
 
 def test_a_full_disk_under_the_output_is_no_fault_of_ours(run, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from autosplit.program import Tree
 from autosplit.serialize import to_data
 from autosplit.types import Comparison, VerificationReport
 from autosplit.verification import verify
+from autosplit.verification.folder import read_plan
 from tests.verification import handmade
 
 
@@ -255,3 +257,49 @@ def test_processes_that_fail_say_why(tmp_path: Path) -> None:
         verify(folder, distributed=True, batch_sizes=(3,))
     assert caught.value.cause is not None
     assert "no sum today" in caught.value.cause
+
+
+def rewrite_model(tmp_path: Path, text: str) -> Path:
+    """Return an export whose model's file ends in ``text``."""
+    folder = export(tmp_path)
+    source = Path(read_plan(folder).model.spec.rpartition(":")[0])
+    source.write_text(source.read_text() + text)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "cause"),
+    [
+        (
+            "def loss(output, labels):\n    raise RuntimeError('no such label')",
+            r"loss\(\) failed",
+            r"\.py:\d+: RuntimeError: no such label",
+        ),
+        ("def loss():\n    pass", r"loss\(\) failed", r"\.py: TypeError: loss\(\) takes 0"),
+        (
+            "def batches(rows):\n    yield 1 / 0",
+            r"batches\(3\) failed",
+            r"\.py:\d+: ZeroDivisionError",
+        ),
+        ("def batches(rows):\n    return []", r"batches\(3\) yields nothing", None),
+        ("def batches(rows):\n    yield rows", r"batches\(\) yields a int", None),
+        (
+            "Tiny.forward = lambda self, ids: ids[99]",
+            "the original model fails",
+            r"\.py:\d+: IndexError",
+        ),
+    ],
+)
+def test_faults_of_the_users_own_functions_name_the_line(
+    tmp_path: Path, text: str, message: str, cause: str | None
+) -> None:
+    folder = rewrite_model(tmp_path, f"\n\n{text}\n")
+    with pytest.raises(UsageError, match=message) as caught:
+        verify(folder)
+    assert caught.value.hint or cause is None
+    assert cause is None or re.search(cause, caught.value.cause or "")
+
+
+def test_batches_that_end_begin_again(tmp_path: Path) -> None:
+    text = "\n\nendless = batches\n\ndef batches(rows):\n    yield next(endless(rows))\n"
+    assert verify(rewrite_model(tmp_path, text)).passed
