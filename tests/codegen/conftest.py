@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -10,21 +9,19 @@ from pathlib import Path
 import pytest
 
 from autosplit.codegen import StageSource
+from tests.commands import RUFF
 
 
 @pytest.fixture
 def check_style(tmp_path: Path) -> Callable[[Iterable[StageSource]], None]:
     """Return a check that a formatter and linters have nothing to say about stages."""
-    ruff = shutil.which("ruff")
-    if ruff is None:
-        pytest.skip("ruff is not installed")
 
     def check(sources: Iterable[StageSource]) -> None:
         for source in sources:
             (tmp_path / f"stage_{source.index}.py").write_text(source.text, encoding="utf-8")
         for command in (["format", "--diff"], ["check", "--no-cache"]):
             done = subprocess.run(
-                [ruff, *command, "--isolated", str(tmp_path)],
+                [*RUFF, *command, "--isolated", str(tmp_path)],
                 capture_output=True,
                 text=True,
                 timeout=60,

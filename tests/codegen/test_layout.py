@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 import subprocess
 
 import pytest
@@ -25,6 +24,7 @@ from autosplit.codegen.expressions import (
 )
 from autosplit.codegen.layout import WIDTH, signature, statement
 from autosplit.codegen.spelling import quote, show
+from tests.commands import RUFF
 
 NAMES = ("x", "hidden_states", "attention_mask", "self.attn", "q", "position_bias", "mask")
 FUNCTIONS = ("F.scaled_dot_product_attention", "torch.cat", "self.c_attn")
@@ -33,10 +33,7 @@ METHODS = ("view", "transpose", "contiguous", "reshape")
 
 def formatted(text: str) -> str:
     """Return what ``ruff format`` makes of a file."""
-    ruff = shutil.which("ruff")
-    if ruff is None:
-        pytest.skip("ruff is not installed")
-    command = [ruff, "format", "--isolated", "-"]
+    command = [*RUFF, "format", "--isolated", "-"]
     done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout

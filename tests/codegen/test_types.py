@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,19 +10,18 @@ import pytest
 
 from tests.codegen.chain import from_module, make
 from tests.codegen.test_samples import GOLDEN
+from tests.commands import MYPY
 
 SETTINGS = "[mypy]\n[mypy-transformers.*]\nfollow_imports = skip\nignore_missing_imports = True\n"
 
 
 def check(texts: Iterable[tuple[str, str]], folder: Path) -> None:
-    if shutil.which("mypy") is None:
-        pytest.skip("mypy is not installed")
     for name, text in texts:
         (folder / name).write_text(text, encoding="utf-8")
     (folder / "mypy.ini").write_text(SETTINGS, encoding="utf-8")
     done = subprocess.run(
         [
-            "mypy",
+            *MYPY,
             "--config-file=mypy.ini",
             "--cache-dir=cache",
             *sorted(p.name for p in folder.glob("*.py")),

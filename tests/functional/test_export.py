@@ -256,4 +256,6 @@ def test_mistakes_are_named(folder: Path, tmp_path: Path):
     assert re.match(r"error: \S+ lacks 5 of the model's tensors", output)
     assert not (tmp_path / "w").exists()
     merge = [sys.executable, "checkpoint.py", "merge", "-o", str(tmp_path / "model.safetensors")]
-    assert "exists: pass --force to replace it" in run(merge, folder=folder, fails=True)
+    said = run(merge, folder=folder, fails=True)
+    assert "exists" in said
+    assert "hint: pass --force to replace it" in said

@@ -65,7 +65,7 @@ def assert_verified(folder: Path) -> None:
 
 
 def test_a_branch_on_values_is_refused(cases_dir: Path) -> None:
-    source = cases_dir / "09_shape_control_flow.py"
+    source = (cases_dir / "09_shape_control_flow.py").resolve()
     lines = source.read_text().splitlines()
     branch = next(number for number, line in enumerate(lines, 1) if "float(x.detach()" in line)
     found = CliRunner().invoke(cli, ["profile", f"{source}:build_data_dependent"])

@@ -17,6 +17,7 @@ from autosplit.serialize import loads
 from autosplit.targets import TARGETS
 from autosplit.targets.templates.torch.pipeline import read_routing
 from autosplit.types import ModelRef, Plan, PlanRequest, StageMemory, StagePlan
+from tests.commands import RUFF
 from tests.stages.symbolic import Step, program_of
 
 PROGRAM = program_of(1, [Step("op", (0,), (0,)), Step("op", (1,), (0,))], [2])
@@ -155,6 +156,7 @@ def test_emitted_code_is_formatted(tmp_path: Path):
                 file = tmp_path / path
                 file.parent.mkdir(exist_ok=True)
                 file.write_text(text)
-        command = ["ruff", "format", "--check", "--isolated", "--line-length", "100", str(tmp_path)]
+        options = ["--check", "--isolated", "--line-length", "100"]
+        command = [*RUFF, "format", *options, str(tmp_path)]
         run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert run.returncode == 0, run.stdout
