@@ -13,7 +13,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from types import CodeType, FrameType
 from typing import Any
 
@@ -25,6 +25,7 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 _OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 _TRANSFORMER = os.path.join(_TORCH, "nn", "modules", "transformer.py")
+_CHECKPOINT = os.path.join(_TORCH, "utils", "checkpoint.py")
 _SITE = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 RETURNED = object()
@@ -110,10 +111,17 @@ class FrameReader:
         self._note_arguments = note_arguments
         self._modules = modules
         self._entries: dict[FrameType, int | None] = {}
+        self._checkpoints: dict[FrameType, Any] = {}
 
     def forget(self) -> None:
         """Let go of the frames that were seen."""
         self._entries.clear()
+        self._checkpoints.clear()
+
+    def checkpointed(self, fqn_of: Callable[[Any], str | None]) -> tuple[str, ...]:
+        """Return what ran under ``torch.utils.checkpoint``: modules, or names of functions."""
+        names = (_region(function, fqn_of) for function in self._checkpoints.values())
+        return tuple(dict.fromkeys(names))
 
     def path(
         self, frame: FrameType, module_calls: Sequence[int]
@@ -148,6 +156,8 @@ class FrameReader:
                 found.append(frame)
             elif is_user_file(frame.f_code.co_filename):
                 found.append(frame)
+            elif _runs_checkpoint(frame.f_code) and frame not in self._checkpoints:
+                self._checkpoints[frame] = frame.f_locals.get("function")
             frame = frame.f_back
         return found
 
@@ -243,3 +253,15 @@ def _forwards(code: CodeType) -> bool:
 
 def _is_name(name: str) -> bool:
     return name.isidentifier() and name not in ("self", "cls") and not name.startswith("_")
+
+
+def _runs_checkpoint(code: CodeType) -> bool:
+    return code.co_name == "checkpoint" and code.co_filename == _CHECKPOINT
+
+
+def _region(function: Any, fqn_of: Callable[[Any], str | None]) -> str:
+    """Return the module that a checkpointed function is, or is a method of; else its name."""
+    function = function.func if isinstance(function, partial) else function
+    owner = getattr(function, "__self__", function)
+    name = fqn_of(owner) if isinstance(owner, torch.nn.Module) else None
+    return name or str(getattr(function, "__name__", type(function).__name__))

@@ -55,6 +55,7 @@ class Recorder(TorchFunctionMode):
         self.fake = fake
         self.quiet = 0
         self.training_was_read = False
+        self.checkpointed: tuple[str, ...] = ()
         self._stack: list[int] = []
         self._producer: dict[int, fx.Node] = {}
         self._storages: dict[int, list[fx.Node]] = {}
@@ -97,6 +98,7 @@ class Recorder(TorchFunctionMode):
     def finish(self) -> None:
         """Let go of the frames that were looked at."""
         if self._frames is not None:
+            self.checkpointed = self._frames.checkpointed(self.fake.fqn_of)
             self._frames.forget()
 
     # ------------------------------------------------------------ what torch calls

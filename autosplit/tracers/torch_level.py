@@ -39,7 +39,8 @@ from autosplit.tracers.symbolic import SizeEnv
 class Recorded:
     """One run of the forward on fake tensors.
 
-    ``reads_training`` tells whether code outside of leaf modules looked at ``self.training``.
+    ``reads_training`` tells whether code outside of leaf modules looked at ``self.training``,
+    ``checkpointed`` what ran under ``torch.utils.checkpoint``.
     """
 
     recording: Recording
@@ -47,6 +48,18 @@ class Recorded:
     env: SizeEnv
     reads_training: bool
     hints: dict[str, int]
+    checkpointed: tuple[str, ...] = ()
+
+    def notes(self) -> Iterator[str]:
+        """Yield what the stages do unlike the model's source."""
+        if self.checkpointed:
+            names = ", ".join(self.checkpointed[:3])
+            more = len(self.checkpointed) - 3
+            names += f" and {more} more" if more > 0 else ""
+            yield (
+                f"the model recomputes {names} in backward "
+                "(torch.utils.checkpoint); the stages do not unless planned with --recompute"
+            )
 
 
 @TRACERS.register("torch_level")
@@ -202,7 +215,9 @@ def record(
         finally:
             recorder.finish()
     recording.graph.output(results)
-    return Recorded(recording, fake, env, recorder.training_was_read, dict(hints))
+    return Recorded(
+        recording, fake, env, recorder.training_was_read, dict(hints), recorder.checkpointed
+    )
 
 
 def _finish(
@@ -219,7 +234,7 @@ def _finish(
         symbols,
         tracer="torch_level",
         leaves=recorded.fake.constructors,
-        warnings=warnings,
+        warnings=(*warnings, *recorded.notes()),
     )
     return Trace(
         loaded.model, loaded.args, loaded.kwargs, recording.graph, program, recording.constants

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from autosplit.errors import TraceError
 from autosplit.program import Ambient, Ref, TrainingSwitch
@@ -269,3 +271,29 @@ def test_a_model_that_is_one_leaf_is_traced_through():
     found = trace(loaded(nn.Linear(8, 4), torch.randn(4, 8)))
     assert [node.target for node in found.program.operations] == ["torch.nn.functional.linear"]
     assert_same(found, torch.randn(3, 8))
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_recomputation_in_the_source_is_said(reentrant):
+    warnings = trace(loaded(models.Checkpointed(reentrant), torch.randn(4, 8))).program.warnings
+    assert [each for each in warnings if "recompute" in each] == [
+        "the model recomputes b in backward (torch.utils.checkpoint); "
+        "the stages do not unless planned with --recompute"
+    ]
+    assert trace(loaded(models.Block(), torch.randn(4, 8))).program.warnings == ()
+
+
+def test_recomputed_functions_are_named_and_the_first_few_alone():
+    class Functions(nn.Module):
+        def forward(self, x):
+            for function in (torch.relu, partial(torch.add, other=1), self.twice, torch.tanh):
+                x = checkpoint(function, x, use_reentrant=False)
+            return checkpoint_sequential([torch.neg, torch.exp], 2, x, use_reentrant=False)
+
+        def twice(self, x):
+            return 2 * x
+
+    found = trace(loaded(Functions(), torch.randn(4, 8))).program.warnings
+    assert len(found) == 1
+    assert "recomputes relu, add, " in found[0]
+    assert "twice and 2 more in backward" in found[0]
