@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 import pytest
@@ -22,6 +23,17 @@ class Result:
     logits: torch.Tensor
 
 
+@pytest.fixture
+def own_imports(monkeypatch):
+    """Forget afterwards what a test imports: names of its files may be those of others."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+@pytest.mark.usefixtures("own_imports")
 def test_a_file_is_imported_once_with_its_neighbours(tmp_path):
     (tmp_path / "neighbour.py").write_text("VALUE = 7\n")
     (tmp_path / "my-model.py").write_text("from neighbour import VALUE\nloss = VALUE\n")
