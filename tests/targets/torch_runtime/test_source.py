@@ -24,13 +24,13 @@ class Result:
 
 
 @pytest.fixture
-def own_imports(monkeypatch):
-    """Forget afterwards what a test imports: names of its files may be those of others."""
+def own_imports(monkeypatch, tmp_path):
+    """Forget afterwards what a test imports of its own: the files of others have those names."""
     monkeypatch.setattr(sys, "path", list(sys.path))
-    before = set(sys.modules)
     yield
-    for name in set(sys.modules) - before:
-        del sys.modules[name]
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
+            del sys.modules[name]
 
 
 @pytest.mark.usefixtures("own_imports")
