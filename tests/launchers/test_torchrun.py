@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from autosplit.errors import DataError
 from autosplit.launchers import LAUNCHERS, Launch
 
 FAKE_PYTHON = """#!/bin/sh
+[ "$1" = -c ] && echo "$MISSING" && exit
 echo "OMP=$OMP_NUM_THREADS MMAP=$MALLOC_MMAP_MAX_ TRIM=$MALLOC_TRIM_THRESHOLD_"
 echo "$@"
 """
@@ -103,6 +105,24 @@ def test_an_unknown_script_is_refused(launch):
     done = launch("nothing.py")
     assert done.returncode == 1
     assert done.stderr == "error: there is no script nothing.py here\n"
+
+
+def test_a_python_without_torch_is_refused_with_a_way_out(launch):
+    done = launch(MISSING="torch and no safetensors")
+    assert done.returncode == 1
+    error, hint = done.stderr.splitlines()
+    assert re.fullmatch(r"error: /\S+/python has no torch and no safetensors", error)
+    assert hint == "  hint:  activate the environment, or PYTHON=/path/to/python ./launch.sh ..."
+    assert done.stdout == ""
+
+
+def test_what_a_real_python_lacks_is_found(launch, tmp_path):
+    (tmp_path / "bare").write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -E "$@"\n')
+    (tmp_path / "bare").chmod(0o755)
+    done = launch(PYTHON=str(tmp_path / "bare"))
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: {tmp_path}/bare has no torch and no safetensors\n")
+    assert launch(PYTHON="/no/python").returncode != 0
 
 
 def test_no_processes_are_refused():

@@ -21,6 +21,7 @@ from autosplit.targets.templates.torch.pipeline.precision import LossScale
 from autosplit.targets.templates.torch.pipeline.rates import rate_factor
 from autosplit.targets.templates.torch.pipeline.recompute import call_again
 from autosplit.targets.templates.torch.pipeline.routing import Route
+from autosplit.targets.templates.torch.pipeline.training import check_loss
 
 
 @pytest.mark.parametrize(
@@ -53,6 +54,16 @@ def test_clipping_is_that_of_torch():
     torch.testing.assert_close(scaled, parameter.grad)
     assert clip_factor(100.0, None) == 1.0
     assert clip_factor(1.0, 2.0) == 1.0
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
+def test_a_loss_that_is_no_number_ends_the_run(loss: float):
+    options = argparse.Namespace(allow_nan=False, autocast="none")
+    check_loss(1.0, 6, options)
+    with pytest.raises(PipelineError, match=rf"the loss is {loss} in step 7; --allow-nan"):
+        check_loss(loss, 7, options)
+    check_loss(loss, 7, argparse.Namespace(allow_nan=True, autocast="none"))
+    check_loss(loss, 7, argparse.Namespace(allow_nan=False, autocast="fp16"))
 
 
 def test_a_run_goes_on_where_it_is_told(tmp_path: Path):

@@ -31,6 +31,7 @@ from pipeline.progress import Progress, comparable
 from pipeline.rates import rate_factor, set_rate
 from pipeline.signals import Stop
 from pipeline.training import (
+    check_loss,
     draw_steps,
     evaluate,
     evaluation_batches,
@@ -101,6 +102,7 @@ def train(routing: Routing, options: argparse.Namespace, processes: Processes) -
         seed_step(options.seed, step, processes.rank)
         pipeline.zero_grad()
         loss, losses = run_step(pipeline, next(steps), scale.value)
+        check_loss(loss, step, options)
         update(pipeline, optimizer, options, scale, step)
         seconds = time.perf_counter() - begin
         progress.step(step, options.steps, loss, seconds, rows * options.accumulate)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -49,6 +50,7 @@ def training_options(routing: Routing, description: str | None) -> argparse.Name
     add("--clip", type=float, metavar="NORM", help="largest norm of all gradients together")
     add(
         "--autocast",
+        type=lambda name: {"bfloat16": "bf16", "float16": "fp16"}.get(name, name),
         choices=tuple(AUTOCAST),
         default="none",
         help="dtype of autocast; fp16 scales the loss (default: %(default)s)",
@@ -79,6 +81,7 @@ def training_options(routing: Routing, description: str | None) -> argparse.Name
         metavar="auto|DIR",
         help="go on from a checkpoint; auto: the last in --checkpoint-dir, if there is one",
     )
+    add("--allow-nan", action="store_true", help="train on where the loss is no finite number")
     add("--log-every", type=positive, default=10, metavar="N", help="(default: %(default)s)")
     add("--log-dir", type=output_folder, metavar="DIR", help="JSON lines, and TensorBoard's logs")
     add("--report", type=output_file, metavar="FILE", help="write losses and step times as JSON")
@@ -146,6 +149,20 @@ def run_step(
         share = sum(part.rows for part in parts) / rows
         losses += pipeline.step(parts, share * scale)
     return (mean_loss(losses, flat) if losses else 0.0), losses
+
+
+def check_loss(loss: float, step: int, options: argparse.Namespace) -> None:
+    """Refuse a loss that is no finite number, before it reaches the weights.
+
+    Under fp16 the step is left out and the scale lowered instead.
+
+    Raises
+    ------
+    PipelineError
+        Naming the step.
+    """
+    if not (math.isfinite(loss) or options.allow_nan or options.autocast == "fp16"):
+        raise PipelineError(f"the loss is {loss} in step {step}; --allow-nan trains on")
 
 
 def evaluate(
