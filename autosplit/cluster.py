@@ -46,8 +46,9 @@ def read(path: str | os.PathLike[str]) -> Cluster:
     DataError
         Naming the table and key at fault.
     """
+    text = read_text(path)
     try:
-        return parse(read_text(path))
+        return parse(text)
     except DataError as error:
         raise DataError(f"{path}: {error.message}", cause=error.cause, hint=error.hint) from None
 
@@ -106,7 +107,7 @@ class _Table:
         return entries
 
     def amount(self, key: str, parse: Callable[[str], T], default: T) -> T:
-        """Return a quantity with a unit ("16GiB"), or a plain number."""
+        """Return a quantity with a unit ("16GiB"); a plain number is a time in seconds, or 0."""
         if key not in self.left:
             return default
         value = self.left.pop(key)

@@ -108,7 +108,13 @@ def _given(graph: Graph, request: PlanRequest) -> list[tuple[str, int]]:
     if not request.boundaries:
         return []
     starts = [min(find(graph, name)) for name in request.boundaries]
-    if len(starts) != request.stages - 1 or sorted(set(starts)) != starts or starts[0] == 0:
+    if len(starts) != request.stages - 1:
+        raise UsageError(
+            f"{len(starts)} boundaries make {len(starts) + 1} stages, not {request.stages}",
+            cause="each names the first layer of a stage; stage 0 needs none",
+            hint=f"name the first layer of stages 1 to {request.stages - 1}, in running order",
+        )
+    if sorted(set(starts)) != starts or starts[0] == 0:
         raise UsageError(
             f"{', '.join(request.boundaries)} are not the boundaries of {request.stages} stages",
             hint=f"name the first layer of stages 1 to {request.stages - 1}, in running order",

@@ -10,7 +10,6 @@ from decimal import Decimal
 from autosplit.errors import DataError
 
 _BYTES: dict[str, float] = {
-    "": 1,
     "b": 1,
     "kb": 10**3,
     "mb": 10**6,
@@ -37,14 +36,14 @@ _QUANTITY = re.compile(r"([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-zµ]*)", re.IG
 
 
 def parse_bytes(text: str) -> int:
-    """Return the bytes in ``"16GiB"``, ``"800 MB"`` or ``"4096"``.
+    """Return the bytes in ``"16GiB"``, ``"800 MB"`` or ``"4096B"``; a unit is left out of 0 alone.
 
     Raises
     ------
     DataError
         If the text is not a size.
     """
-    return round(_parse(text, _BYTES, "a size", "16GiB, 800MB, 4096"))
+    return round(_parse(text, _BYTES, "a size", "16GiB, 800MB, 4096B"))
 
 
 def parse_rate(text: str) -> float:
@@ -81,6 +80,10 @@ def _parse(
     shown: str | None = None,
 ) -> float:
     match = _QUANTITY.fullmatch(text.strip())
+    if match and not match[2] and "" not in units:
+        if float(match[1]) == 0:
+            return 0.0
+        raise DataError(f"{shown or text!r} has no unit", hint=f"write it like {examples}")
     scale = units.get(match[2].lower()) if match else None
     if match is None or scale is None:
         raise DataError(f"{shown or text!r} is not {what}", hint=f"write it like {examples}")

@@ -519,8 +519,15 @@ def read(path: PathLike) -> Profile | Plan:
         if not place.exists():
             raise DataError(f"{path} is not an export", cause="it holds no plan.json")
     data = parse_json(read_text(place), str(place))
-    if isinstance(data, dict) and data.get("schema") == SCHEMAS[Plan][0]:
+    schema = data.get("schema") if isinstance(data, dict) else None
+    if schema == SCHEMAS[Plan][0]:
         return load(Plan, place)
+    if schema != SCHEMAS[Profile][0]:
+        raise DataError(
+            f"{path} is neither a profile nor a plan",
+            cause=f"its schema is {schema!r}" if schema else "it names no schema",
+            hint="autosplit profile and autosplit plan write such files",
+        )
     return load(Profile, place)
 
 

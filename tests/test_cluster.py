@@ -17,7 +17,7 @@ node = "box0"
 [[device]]
 kind = "t4"
 name = "old"
-memory = 16_000_000_000
+memory = "16GB"
 node = "box1"
 
 [links]

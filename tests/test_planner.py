@@ -273,6 +273,8 @@ def test_given_boundaries_are_evaluated():
     for wrong in (("l2", "l1"), ("l0", "l1"), ("l1",)):
         with pytest.raises(UsageError, match="boundaries"):
             plan(profile([1.0] * 6), 3, boundaries=wrong)
+    with pytest.raises(UsageError, match="2 boundaries make 3 stages, not 2"):
+        plan(profile([1.0] * 6), 2, boundaries=("l1", "l2"))
 
 
 def test_unknown_optimizer():

@@ -11,9 +11,9 @@ from autosplit.errors import DataError
     [
         ("16GiB", 16 * 2**30),
         ("800 MB", 800_000_000),
-        ("4096", 4096),
+        ("4096B", 4096),
         ("1.5kib", 1536),
-        ("2e3", 2000),
+        ("2e3 kB", 2_000_000),
         ("0", 0),
     ],
 )
@@ -21,7 +21,7 @@ def test_bytes_are_read(text, expected):
     assert units.parse_bytes(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "GiB", "-1GiB", "16 apples", "nan", "1e999", "16GiB/s"])
+@pytest.mark.parametrize("text", ["", "GiB", "-1GiB", "16 apples", "nan", "1e999GiB", "16GiB/s"])
 def test_what_is_no_size_is_refused(text):
     with pytest.raises(DataError, match="is not a size"):
         units.parse_bytes(text)
@@ -29,13 +29,21 @@ def test_what_is_no_size_is_refused(text):
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("10GB/s", 1e10), ("100Gbit/s", 12.5e9), ("1e9", 1e9), ("1GiB", 2**30)],
+    [("10GB/s", 1e10), ("100Gbit/s", 12.5e9), ("1e9B/s", 1e9), ("1GiB", 2**30)],
 )
 def test_rates_are_read(text, expected):
     assert units.parse_rate(text) == expected
 
 
-@pytest.mark.parametrize("text", ["0GB/s", "fast", "-1GB/s", "10GB/h", "10Gbps"])
+@pytest.mark.parametrize("text", ["16", "1e9", "4096.5"])
+def test_a_size_or_rate_without_a_unit_is_refused(text):
+    for parse in (units.parse_bytes, units.parse_rate):
+        with pytest.raises(DataError, match="has no unit") as refused:
+            parse(text)
+        assert "GB" in (refused.value.hint or "") or "GiB" in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize("text", ["0GB/s", "0", "fast", "-1GB/s", "10GB/h", "10Gbps"])
 def test_what_is_no_rate_is_refused(text):
     with pytest.raises(DataError, match="is not a rate"):
         units.parse_rate(text)

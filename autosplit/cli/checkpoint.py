@@ -8,6 +8,7 @@ import click
 
 from autosplit import workflow
 from autosplit.cli.console import Terminal
+from autosplit.cli.kinds import EXPORT, expect
 from autosplit.cli.options import BYTES, FILE, Command, common_options, force, weights_dtype
 
 
@@ -37,6 +38,7 @@ def merge(
     force: bool,
 ) -> None:
     """Write one model from the stages of FOLDER, an export; the original loads it strictly."""
+    expect(folder, EXPORT)
     with terminal.step("merge"):
         workflow.merge_checkpoint(
             folder,
@@ -62,6 +64,7 @@ def split(
 
     FILE is a .safetensors file, a state_dict of torch.save, or a Hugging Face folder.
     """
+    expect(folder, EXPORT)
     with terminal.step("split"):
         workflow.split_checkpoint(
             folder, file, output, convert=weights_dtype == "model", force=force
@@ -80,6 +83,7 @@ def recut(terminal: Terminal, old: Path, new: Path, output: Path | None, force: 
 
     OLD is an export of the same model, or a checkpoint of its training (DIR/step_N).
     """
+    expect(new, EXPORT)
     place = new / "weights" if output is None else output
     with terminal.step("recut"):
         workflow.recut_checkpoint(old, new, place, force=force)

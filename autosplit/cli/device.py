@@ -8,6 +8,7 @@ import click
 
 from autosplit import workflow
 from autosplit.cli.console import Terminal
+from autosplit.cli.kinds import PROFILE, expect
 from autosplit.cli.options import FILE, Command, as_json, common_options, force
 from autosplit.hardware import devices, find
 from autosplit.report.data import to_text
@@ -67,6 +68,7 @@ def fit_factors(
     terminal: Terminal, profile: Path, output: Path, name: str | None, as_json: bool, force: bool
 ) -> None:
     """Fit to PROFILE which share of a device's peak each family of operators reaches."""
+    expect(profile, PROFILE)
     refuse_existing(output, force)
     device, found = workflow.fit_device(profile, name)
     dump_text(found.factors.to_toml(), output, force=force)

@@ -9,6 +9,7 @@ import click
 from autosplit import workflow
 from autosplit.artifacts import refuse_folder
 from autosplit.cli.console import Terminal
+from autosplit.cli.kinds import PLAN, expect
 from autosplit.cli.options import FILE, Command, LazyChoice, force, weights_dtype
 from autosplit.errors import AutosplitError, ExitCode
 
@@ -44,6 +45,7 @@ def command(
     force: bool,
 ) -> None:
     """Write the stages of PLAN as readable modules with weights and launch scripts."""
+    expect(plan, PLAN)
     if check:
         _check(terminal, plan, output, target)
     elif dry_run:

@@ -12,6 +12,7 @@ from rich.console import RenderableType
 from autosplit import workflow
 from autosplit.baselines import Comparison
 from autosplit.cli.console import Terminal
+from autosplit.cli.kinds import PLAN, PROFILE, WORKLOAD, expect
 from autosplit.cli.options import (
     BYTES,
     FILE,
@@ -39,7 +40,28 @@ _MICROBATCHES = 4
 """Micro-batches for each stage, where none are asked for."""
 
 
-@click.command(cls=Command, short_help="Find the best stage boundaries.")
+_CLUSTER_FILE = """\b
+A file for --cluster; [links] and [[link]] may be left out:
+
+\b
+  [[device]]
+  kind = "a100"
+  count = 4
+  memory = "80GiB"
+  speed = 2.0                     # against the device of the profile
+  node = "box0"
+\b
+  [links]
+  default = { bandwidth = "10GB/s", latency = "5us" }
+  node = { bandwidth = "200GB/s" }
+\b
+  [[link]]
+  between = ["box0", "box1"]      # nodes, or devices: "a100-0"
+  bandwidth = "1GB/s"
+"""
+
+
+@click.command(cls=Command, short_help="Find the best stage boundaries.", epilog=_CLUSTER_FILE)
 @click.argument("files", metavar="PROFILE...", type=FILE, nargs=-1, required=True)
 @click.option(
     "-o", "--output", type=FILE, help="File to write.  [default: plan.json; none with --json]"
@@ -82,7 +104,7 @@ _MICROBATCHES = 4
     help="Of a link, such as 5us.  [default: 10us with the assumed bandwidth, else none]",
 )
 @click.option("--overlap", is_flag=True, help="Transfers run beside compute.")
-@click.option("--cluster", type=ClusterFile(), help="TOML file of the devices and their links.")
+@click.option("--cluster", type=ClusterFile(), help="TOML file of the devices, as below.")
 @click.option(
     "--profile-for",
     "profiles",
@@ -136,12 +158,14 @@ _MICROBATCHES = 4
     "--boundaries",
     type=CommaList(),
     default="",
+    show_default=False,
     help="First layer of each stage but the first: evaluate instead of searching.",
 )
 @click.option(
     "--solver",
     type=LazyChoice("solver", "autosplit.solvers:SOLVERS", extra=("auto",)),
     default="auto",
+    help="Who searches; auto takes dp, and an ILP where dp cannot prove its plan.",
 )
 @click.option("--time-limit", "time_limit_s", type=SECONDS, default="60s", help="For the solver.")
 @click.option(
@@ -184,6 +208,12 @@ def command(
         wishes["granularity"] = "block"
     source = context.get_parameter_source("link_bytes_per_s")
     wishes.update(_link(wishes, said=source is not ParameterSource.DEFAULT))
+    for file in files:
+        expect(file, PROFILE, WORKLOAD)
+    for _, other in profiles:
+        expect(Path(other), PROFILE)
+    if improve is not None:
+        expect(improve, PLAN)
     subject = workflow.read_profile(files[0])
     if not isinstance(subject, Profile):
         limits = {name: wishes[name] for name in ("solver", "time_limit_s", "gap")}

@@ -8,6 +8,7 @@ import click
 
 from autosplit import workflow
 from autosplit.cli.console import Terminal
+from autosplit.cli.kinds import EXPORT, PLAN, PROFILE, expect
 from autosplit.cli.options import FILE, Command, as_json, force
 from autosplit.errors import UsageError
 from autosplit.report.chrome import profile_trace, trace_data
@@ -59,6 +60,7 @@ def command(
     for path in (trace, dot):
         if path is not None:
             refuse_existing(path, force)
+    expect(file, PROFILE, PLAN, EXPORT)
     shown = workflow.read(file)
     if other is not None:
         if trace or dot or as_csv:

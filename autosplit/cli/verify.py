@@ -8,6 +8,7 @@ import click
 
 from autosplit import workflow
 from autosplit.cli.console import Terminal
+from autosplit.cli.kinds import EXPORT, expect
 from autosplit.cli.options import FILE, Command, as_json
 from autosplit.report.data import to_text, verification_data
 from autosplit.report.tables import verification_table
@@ -27,6 +28,7 @@ def command(
     terminal: Terminal, folder: Path, distributed: bool, tolerance: float | None, as_json: bool
 ) -> None:
     """Compare outputs, loss, gradients and buffers of FOLDER with the original model."""
+    expect(folder, EXPORT)
     with terminal.step("verify"):
         result = workflow.verify(folder, distributed=distributed, tolerance=tolerance)
     if as_json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from rich.console import RenderableType
@@ -55,7 +56,12 @@ def baseline_tables(plan: Plan, baselines: Sequence[Comparison]) -> list[Rendera
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("fits", no_wrap=True)
     table.add_row(
-        "this plan", format_seconds(plan.step_s), "1.00×", format_seconds(plan.bottleneck_s)
+        "this plan",
+        format_seconds(plan.step_s),
+        "1.00×",
+        format_seconds(plan.bottleneck_s),
+        format_bytes(_fullest_bytes(plan)),
+        Text("yes", style=GOOD),
     )
     for each in baselines:
         table.add_row(
@@ -67,6 +73,14 @@ def baseline_tables(plan: Plan, baselines: Sequence[Comparison]) -> list[Rendera
             Text("yes" if each.fits else "no", style=GOOD if each.fits else HOT),
         )
     return ["", table]
+
+
+def _fullest_bytes(plan: Plan) -> int:
+    """Return the memory of the fullest rank, which holds all stages on it."""
+    held: dict[int, int] = defaultdict(int)
+    for stage in plan.stages:
+        held[stage.rank] += stage.memory.total_bytes
+    return max(held.values())
 
 
 def workload_tables(plan: WorkloadPlan) -> list[RenderableType]:

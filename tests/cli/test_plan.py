@@ -143,7 +143,8 @@ def test_a_plan_without_proof_ends_well_with_its_gap(run, monkeypatch, profile_f
     [
         ([], "how many stages?"),
         (["--stages", "0"], "0 is not in the range x>=1"),
-        (["--stages", "2", "--memory", "16"], None),
+        (["--stages", "2", "--memory", "16"], "'16' has no unit; write it like 16GiB"),
+        (["--stages", "2", "--bandwidth", "10"], "'10' has no unit; write it like 10GB/s"),
         (["--stages", "2", "--memory", "lots"], "'lots' is not a size; write it like 16GiB"),
         (["--stages", "2", "--bandwidth", "0GB/s"], "nothing could ever be sent"),
         (["--stages", "2", "--latency", "5miles"], "'5miles' is not a time"),
@@ -156,12 +157,14 @@ def test_a_plan_without_proof_ends_well_with_its_gap(run, monkeypatch, profile_f
 )
 def test_what_cannot_be_meant_is_a_usage_error(run, asked, profile_file, arguments, words):
     result = run("plan", profile_file, *arguments)
-    if words is None:
-        assert result.exit_code == ExitCode.OK
-    else:
-        assert result.exit_code == ExitCode.USAGE
-        assert words in result.stderr
-        assert asked == []
+    assert result.exit_code == ExitCode.USAGE
+    assert words in result.stderr
+    assert asked == []
+
+
+def test_a_cluster_that_is_not_there_is_named_once(run, profile_file):
+    result = run("plan", profile_file, "--cluster", "gone.toml")
+    assert result.stderr == "error: gone.toml does not exist\n"
 
 
 def test_every_registered_name_can_be_chosen(run, asked, profile_file):

@@ -48,6 +48,7 @@ class MergedStages:
     """
 
     def __init__(self, folder: Path, stages: int, aliases: Mapping[str, str]) -> None:
+        _refuse_outer(folder)
         self.where = str(folder)
         self.infos: dict[str, TensorInfo] = {}
         self.places: dict[str, tuple[Path, str]] = {}
@@ -287,10 +288,21 @@ def _number(path: Path) -> int:
 
 def _count(folder: Path) -> int:
     """Return the number of stages whose weights a folder holds."""
+    _refuse_outer(folder)
     numbers = [_number(path) for path in _files(folder, "stage")]
     if not numbers or numbers != list(range(len(numbers))):
         raise PipelineError(
             f"{folder} does not hold the weights of all stages of a pipeline",
-            "give an export, or a folder that train.py --checkpoint-dir wrote",
+            "give an export, or a checkpoint DIR/step_N of train.py --checkpoint-dir DIR",
         )
     return len(numbers)
+
+
+def _refuse_outer(folder: Path) -> None:
+    """Refuse the folder that holds checkpoints in place of one of them."""
+    inside = [path for path in folder.glob("step_*") if re.fullmatch(r"step_\d+", path.name)]
+    if inside and not any(folder.glob("stage_*.safetensors")):
+        last = max(inside, key=_number)
+        raise PipelineError(
+            f"{folder} holds checkpoints and is not one", f"give one of them, such as {last}"
+        )
