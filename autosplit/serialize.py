@@ -187,7 +187,8 @@ def loads(kind: type[T], text: str, source: str = "the text") -> T:
         )
     written = data.pop("version", None)
     del data["schema"]
-    if not isinstance(written, list) or not written or written[0] != version[0]:
+    numbers = isinstance(written, list) and all(type(number) is int for number in written)
+    if not numbers or not written or written[0] != version[0]:
         raise DataError(
             f"{source} has version {written} of {schema}",
             cause=f"this autosplit reads version {version[0]}.x",
@@ -260,7 +261,11 @@ def load(kind: type[T], path: str | os.PathLike[str]) -> T:
 
 def refuse_existing(path: str | os.PathLike[str], force: bool) -> None:
     """Refuse to replace ``path`` unless ``force``: called before any work starts."""
-    if Path(path).exists() and not force:
+    try:
+        exists = Path(path).exists()
+    except OSError as error:
+        raise AutosplitError(f"cannot write {path}", cause=error.strerror) from None
+    if exists and not force:
         raise AutosplitError(f"{path} exists", hint="pass --force to replace it")
 
 

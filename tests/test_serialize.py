@@ -175,7 +175,7 @@ def test_a_plan_is_no_profile():
     assert error.cause == "its schema is 'autosplit.plan'"
 
 
-@pytest.mark.parametrize("version", [[2, 0], [0, 9], [], None, "1.0"])
+@pytest.mark.parametrize("version", [[2, 0], [0, 9], [1, None], [True, 0], [], None, "1.0"])
 def test_another_major_version_is_refused_by_name(data, version):
     data["version"] = version
     error = refusal(data)
@@ -192,6 +192,12 @@ def test_a_file_without_a_version_is_refused(data):
 def test_a_whole_number_beyond_floats_is_refused(data, digits):
     text = json.dumps(data).replace('"median_s": 0.001', f'"median_s": {"9" * digits}')
     assert refusal(text).message.endswith("... is not a number that can be planned with")
+
+
+def test_a_name_that_no_disk_takes_is_refused_before_work():
+    with pytest.raises(AutosplitError, match=r"cannot write a{300}") as caught:
+        serialize.refuse_existing("a" * 300, force=False)
+    assert caught.value.cause == "File name too long"
 
 
 def test_a_later_minor_version_is_read(data):

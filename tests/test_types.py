@@ -1,4 +1,4 @@
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import FrozenInstanceError, fields, replace
 
 import pytest
 
@@ -97,6 +97,12 @@ def test_a_request_that_cannot_be_meant_is_refused(change):
 def test_a_batch_has_rows():
     with pytest.raises(DataError, match="batch_size is 0"):
         ModelRef("model.py:build", batch_size=0)
+
+
+@pytest.mark.parametrize("field", [field.name for field in fields(StageMemory)])
+def test_memory_is_not_negative(field):
+    with pytest.raises(DataError, match=f"{field} is -1"):
+        StageMemory(**{field: -1})
 
 
 def test_memory_adds_up():

@@ -160,7 +160,10 @@ class CommaList(click.ParamType):  # type: ignore[type-arg]
         """Return the names as a tuple."""
         if not isinstance(value, str):
             return value
-        return tuple(part.strip() for part in value.split(",") if part.strip())
+        names = tuple(part.strip() for part in value.split(",") if part.strip())
+        if value and not names:
+            self.fail(f"{value!r} names nothing", param, ctx)
+        return names
 
 
 class CommaNumbers(click.ParamType):  # type: ignore[type-arg]

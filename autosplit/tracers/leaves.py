@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
+from collections.abc import Iterator
 from typing import Any, cast
 
 import torch
@@ -64,6 +66,20 @@ def is_random(module: nn.Module) -> bool:
 def updates_state(module: nn.Module) -> bool:
     """Tell whether a call of the leaf changes its buffers in training."""
     return bool(getattr(module, "track_running_stats", False)) and bool(module._buffers)
+
+
+@contextlib.contextmanager
+def without_counting(module: nn.Module) -> Iterator[None]:
+    """Let a norm run on fake tensors: a momentum of None is read out of its counter's value."""
+    settings = vars(module)
+    counts = settings.get("momentum", 0.1) is None
+    if counts:
+        settings["momentum"] = 0.1
+    try:
+        yield
+    finally:
+        if counts:
+            settings["momentum"] = None
 
 
 def _has_hooks(module: nn.Module) -> bool:

@@ -64,7 +64,15 @@ class Lowering:
         """Return every recorded node but the output, inputs first."""
         recorded = [node for node in self._recording.graph.nodes if node.op != "output"]
         recorded.sort(key=lambda node: node.op != "placeholder")
-        return tuple(self._node(node) for node in recorded)
+        return tuple(self._located(node) for node in recorded)
+
+    def _located(self, node: fx.Node) -> Node:
+        """Return one node; what it is refused for names its line."""
+        try:
+            return self._node(node)
+        except TraceError as error:
+            error.cause = error.cause or node.meta.get("location")
+            raise
 
     def _node(self, node: fx.Node) -> Node:
         meta = node.meta

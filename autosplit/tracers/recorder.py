@@ -25,7 +25,7 @@ from autosplit.tracers.frames import (
     receivers,
     variable_of,
 )
-from autosplit.tracers.leaves import updates_state
+from autosplit.tracers.leaves import updates_state, without_counting
 from autosplit.tracers.randomness import draws_random_numbers
 from autosplit.tracers.recording import CallRecord, Recording
 from autosplit.tracers.recurrent import fake_recurrent
@@ -172,7 +172,8 @@ class Recorder(TorchFunctionMode):
             if isinstance(module, nn.RNNBase):
                 out = fake_recurrent(module, args, kwargs)
             if out is None:
-                out = original(module, *args, **kwargs)
+                with without_counting(module):
+                    out = original(module, *args, **kwargs)
         finally:
             self.quiet -= 1
         node = self._record("call_module", fqn, args, kwargs, out, path, user)

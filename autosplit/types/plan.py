@@ -25,6 +25,10 @@ class StageMemory:
     boundary_bytes: int = 0
     workspace_bytes: int = 0
 
+    def __post_init__(self) -> None:
+        require_finite(self, "parameters_bytes", "gradients_bytes", "optimizer_bytes")
+        require_finite(self, "activations_bytes", "boundary_bytes", "workspace_bytes")
+
     @property
     def total_bytes(self) -> int:
         """Sum over all uses."""

@@ -178,6 +178,13 @@ def test_every_registered_name_can_be_chosen(run, asked, profile_file):
             assert result.exit_code == ExitCode.OK, result.output
 
 
+@pytest.mark.parametrize("option", ["--boundaries", "--together"])
+def test_commas_alone_name_nothing(run, asked, profile_file, option):
+    result = run("plan", profile_file, "--stages", "2", option, " ,")
+    assert result.exit_code == ExitCode.USAGE
+    assert "' ,' names nothing" in result.stderr
+
+
 def test_boundaries_and_clusters_say_how_many_stages(run, asked, profile_file, folder):
     run("plan", profile_file, "--boundaries", "h.0,h.1", "--json")
     (folder / "cluster.toml").write_text('[[device]]\nkind = "a100"\ncount = 3\n')

@@ -297,3 +297,35 @@ def test_recomputed_functions_are_named_and_the_first_few_alone():
     assert len(found) == 1
     assert "recomputes relu, add, " in found[0]
     assert "twice and 2 more in backward" in found[0]
+
+
+def test_a_norm_that_averages_over_all_batches_is_traced():
+    class Averaging(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm1d(8, momentum=None)
+
+        def forward(self, x):
+            return self.norm(x)
+
+    model = Averaging()
+    found = trace(loaded(model, torch.randn(4, 8)))
+    assert model.norm.momentum is None
+    assert found.program.tracer == "torch_level"
+    (node,) = found.program.operations
+    assert node.writes_state == (
+        "norm.running_mean",
+        "norm.running_var",
+        "norm.num_batches_tracked",
+    )
+    assert ("momentum", None) in found.program.module["norm"].constructor.kwargs
+
+
+def test_an_argument_that_no_source_can_hold_names_its_line():
+    class Complex(nn.Module):
+        def forward(self, x):
+            return torch.view_as_real(x * (1 + 2j))
+
+    with pytest.raises(TraceError, match="takes a complex") as caught:
+        torch_level.trace_symbolic(loaded(Complex(), torch.randn(4, 8)))
+    assert "test_torch_level.py:" in (caught.value.cause or "")
