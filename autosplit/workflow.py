@@ -44,6 +44,32 @@ PathLike: TypeAlias = str | os.PathLike[str]
 Progress: TypeAlias = Callable[[int, int, str], None]
 
 
+def check(ref: ModelRef, options: ProfileOptions) -> None:
+    """Refuse names that cannot be meant, before any work.
+
+    Raises
+    ------
+    UsageError
+        If there is no such dtype, device or folder.
+    """
+    from autosplit.modelspec import floating_dtype, huggingface
+    from autosplit.profilers import environment
+
+    for dtype in (ref.dtype, ref.autocast):
+        if dtype is not None:
+            floating_dtype(dtype)
+    if ref.spec.startswith("hf:"):
+        huggingface.refuse_missing(ref.spec[len("hf:") :])
+    if options.analytic is None:
+        environment.choose_device(options.device)
+        return
+    from autosplit import hardware
+
+    hardware.find(options.analytic)
+    if options.factors is not None:
+        hardware.read_factors(options.factors)
+
+
 def profile(
     model: ModelRef | str,
     options: ProfileOptions | None = None,
@@ -84,7 +110,8 @@ def profile(
     trace = _trace(ref)
     journal = _journal(partial, force, digest(trace.program), ref, options)
     measured = profilers.profile(trace, options, progress, model=ref, journal=journal)
-    return dataclasses.replace(measured, notes=(*trace.program.warnings, *measured.notes))
+    notes = (*_own_batch(trace, ref), *trace.program.warnings, *measured.notes)
+    return dataclasses.replace(measured, notes=notes)
 
 
 def sweep(
@@ -612,6 +639,14 @@ def _journal(path: PathLike | None, force: bool, *run: Any) -> Journal:
     """Return what is kept of a run, told from others by its inputs and the machine."""
     machine = (platform.node(), importlib.metadata.version("torch"))
     return Journal(None if path is None else Path(path), digest((run, machine)), force=force)
+
+
+def _own_batch(trace: Trace, ref: ModelRef) -> tuple[str, ...]:
+    """Return a remark on the rows of a micro-batch where nobody asked for a number of them."""
+    batch = trace.program.symbol.get("batch")
+    if batch is None or ref.batch_size is not None:
+        return ()
+    return (f"batch size {batch.example}, that of the example inputs: --batch-size sets another",)
 
 
 def _with_weights(ref: ModelRef) -> ModelRef:

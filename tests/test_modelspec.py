@@ -309,6 +309,9 @@ def test_huggingface_specs_that_fail(tmp_path):
     pytest.importorskip("transformers")
     with pytest.raises(UsageError, match="holds no Hugging Face config"):
         load_model(ModelRef(f"hf:{tmp_path}"))
+    with pytest.raises(UsageError, match=r"there is no folder .*gone") as refused:
+        load_model(ModelRef(f"hf:{tmp_path / 'gone'}"))
+    assert "models are not downloaded" in (refused.value.cause or "")
 
 
 ON_META = """

@@ -121,7 +121,6 @@ def command(
     Results are kept beside the output (profile.json.partial) as they come: after an interrupt
     the same command goes on from there.
     """
-    refuse_existing(output, force)
     if measuring["factors"] and not measuring["analytic"]:
         raise UsageError("--factors goes with --analytic", hint="name the device they are for")
     if repetitions is not None:
@@ -136,6 +135,8 @@ def command(
         autocast=autocast,
         on_meta=on_meta,
     )
+    workflow.check(ref, options)
+    refuse_existing(output, force)
     sizes = _sizes(batch_size, seq_len)
     partial = output.with_name(f"{output.name}.partial")
     if partial.exists():

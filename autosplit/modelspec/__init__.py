@@ -179,7 +179,14 @@ def _function(module: Any, name: str) -> Callable[..., Any] | None:
     return found if callable(found) else None
 
 
-def _floating(name: str) -> torch.dtype:
+def floating_dtype(name: str) -> torch.dtype:
+    """Return the floating-point dtype of a name.
+
+    Raises
+    ------
+    UsageError
+        If there is none.
+    """
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise UsageError(f"{name!r} is no floating-point dtype", hint="try bfloat16 or float32")
@@ -188,7 +195,7 @@ def _floating(name: str) -> torch.dtype:
 
 def _run_under_autocast(model: nn.Module, name: str) -> None:
     """Let the forward of a model run under autocast, wherever its parameters are."""
-    dtype = _floating(name)
+    dtype = floating_dtype(name)
     forward = model.forward
 
     @functools.wraps(forward)
@@ -201,7 +208,7 @@ def _run_under_autocast(model: nn.Module, name: str) -> None:
 
 
 def _cast(loaded: LoadedModel, name: str) -> None:
-    dtype = _floating(name)
+    dtype = floating_dtype(name)
     loaded.model.to(dtype)
 
     def change(_: Any, tensor: torch.Tensor) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,6 +30,22 @@ _TEXT_LENGTH = 16
 _TARGET_LENGTH = 12
 
 
+def refuse_missing(directory: str) -> None:
+    """Refuse a folder that is not there: the name of a model is none.
+
+    Raises
+    ------
+    UsageError
+        If there is no such folder.
+    """
+    if not Path(directory).is_dir():
+        raise UsageError(
+            f"there is no folder {directory}",
+            cause="hf: takes a folder of this machine; models are not downloaded",
+            hint="give the folder that contains config.json",
+        )
+
+
 def build(
     directory: str, task: str | None, *, on_meta: bool = False
 ) -> tuple[nn.Module, Callable[[int], Inputs]]:
@@ -46,6 +63,7 @@ def build(
         raise UsageError(
             "hf: needs the package transformers", hint="pip install 'autosplit[hf]'"
         ) from None
+    refuse_missing(directory)
     try:
         config = transformers.AutoConfig.from_pretrained(directory, local_files_only=True)
     except Exception as error:

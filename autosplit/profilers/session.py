@@ -18,6 +18,7 @@ from autosplit.profilers.passes import Step
 from autosplit.profilers.statistics import Classes, classes_of, drift, error_bound
 from autosplit.profilers.watches import MemoryWatch, SavedWatch, TimingWatch
 from autosplit.profilers.whole import WholeStep
+from autosplit.units import format_share
 
 _WARM_UP_PASSES = 1
 """Timed passes that are thrown away, after the two passes that look at memory."""
@@ -80,8 +81,8 @@ class SampleSet:
         bound = self.error_bound(classes)
         if bound > options.precision:
             found.append(
-                f"precision {bound:.1%} after {len(self)} repetitions "
-                f"(asked for {options.precision:.1%})"
+                f"precision {format_share(bound)} after {len(self)} repetitions "
+                f"(asked for {format_share(options.precision)})"
             )
         if self.cpu_s > 0 and self.wall_s / self.cpu_s > _CONTENDED:
             found.append(
@@ -91,7 +92,9 @@ class SampleSet:
         change = drift((np.array(self.forward) + np.array(self.backward)).sum(axis=1))
         if abs(change) > _DRIFTING:
             word = "slower" if change > 0 else "faster"
-            found.append(f"later repetitions were {abs(change):.0%} {word} than the first")
+            found.append(
+                f"later repetitions were {format_share(abs(change))} {word} than the first"
+            )
         return tuple(found)
 
 
@@ -159,7 +162,7 @@ class Session:
         warm_up = _WARM_UP_PASSES
         while True:
             bound = samples.error_bound(classes) if len(samples) > 1 else 1.0
-            report(len(samples), f"precision {bound:.1%}")
+            report(len(samples), f"precision {format_share(bound)}")
             late = time.monotonic() - begin > options.max_seconds
             enough = len(samples) >= options.min_repetitions and (
                 bound <= options.precision or late

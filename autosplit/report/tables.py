@@ -100,7 +100,7 @@ def _profile_facts(profile: Profile) -> list[tuple[str, RenderableType]]:
         saved = sum(storage.nbytes for storage in profile.storages)
         pairs.append(("activations", f"{format_bytes(saved)} kept for backward"))
     pairs.append(("micro-batch", _step_text(profile)))
-    if device.clock not in ("model", "file"):
+    if device.clock not in ("model", "file") and not _missed_precision(profile):
         pairs.append(("precision", _precision_text(profile)))
     if profile.sweep:
         pairs.append(("sweep", _sweep_text(profile)))
@@ -123,6 +123,11 @@ def _step_text(profile: Profile) -> str:
     if profile.whole is not None:
         text += f" (layers sum to {profile.whole.ratio:.2f}× the whole)"
     return text
+
+
+def _missed_precision(profile: Profile) -> bool:
+    """Return whether a remark already tells of a precision worse than was asked for."""
+    return any(note.startswith("precision ") for note in profile.notes)
 
 
 def _precision_text(profile: Profile) -> str:

@@ -59,6 +59,7 @@ def test_the_cache_of_generation_is_told(run, folder):
         (["--analytic", "h10"], "no device 'h10' in the table"),
         (["--factors", "f.toml"], "--factors goes with --analytic"),
         (["--autocast", "int8"], "'int8' is no floating-point dtype"),
+        (["--dtype", "float33"], "'float33' is no floating-point dtype"),
         (["--seq-len", "4"], "--seq-len cannot vary"),
     ],
 )
@@ -67,3 +68,27 @@ def test_what_cannot_be_meant_is_refused(run, folder, arguments, message):
     assert refused.exit_code == ExitCode.USAGE
     assert message in refused.stderr
     assert not (folder / "profile.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["m.py:build", "--analytic", "h10"], "no device 'h10' in the table"),
+        (["m.py:build", "--dtype", "float33"], "'float33' is no floating-point dtype"),
+        (["m.py:build", "--device", "toaster"], "unknown device 'toaster'"),
+        (["hf:nodir"], "there is no folder nodir"),
+        (["m.py:build"], "profile.json exists"),
+    ],
+)
+def test_arguments_are_checked_before_the_output(run, folder, arguments, message):
+    (folder / "profile.json").write_text("kept")
+    refused = run("profile", *arguments)
+    assert f"error: {message}" in refused.stderr
+    assert (folder / "profile.json").read_text() == "kept"
+
+
+def test_a_batch_size_that_nobody_gave_is_told(run, folder):
+    own = run("profile", MLP, "--analytic", "t4")
+    assert "that of the example inputs" in own.stdout
+    given = run("profile", MLP, "--analytic", "t4", "--batch-size", "4", "--force")
+    assert "that of the example inputs" not in given.stdout
