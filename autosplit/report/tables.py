@@ -203,8 +203,11 @@ def plan_tables(plan: Plan) -> list[RenderableType]:
 def _plan_facts(plan: Plan) -> list[tuple[str, RenderableType]]:
     request = plan.request
     speedup = plan.single_s / plan.step_s if plan.step_s else 1.0
+    cluster = request.cluster
     link = "free"
-    if request.link_bytes_per_s:
+    if cluster and (cluster.links or cluster.within_node or cluster.default):
+        link = "by pair, as the cluster says"
+    elif request.link_bytes_per_s:
         link = format_rate(request.link_bytes_per_s)
     if request.latency_s:
         link += f", {format_seconds(request.latency_s)} latency"

@@ -162,6 +162,14 @@ def test_what_cannot_be_meant_is_a_usage_error(run, asked, profile_file, argumen
     assert asked == []
 
 
+def test_links_of_a_cluster_are_not_called_free(run, profile_file, folder):
+    text = '[[device]]\ncount = 2\n[links]\ndefault = { bandwidth = "10GB/s" }\n'
+    (folder / "cluster.toml").write_text(text)
+    result = run("plan", profile_file, "--cluster", "cluster.toml")
+    assert result.exit_code == ExitCode.OK, result.stderr
+    assert "by pair, as the cluster says" in result.stdout
+
+
 def test_a_cluster_that_is_not_there_is_named_once(run, profile_file):
     result = run("plan", profile_file, "--cluster", "gone.toml")
     assert result.stderr == "error: gone.toml does not exist\n"
@@ -223,6 +231,9 @@ def test_plans_made_by_hand_are_never_ahead(run, profile_file):
     assert all(each["step_s"] >= data["step_s"] * (1 - 1e-9) for each in data["baselines"])
     shown = run("plan", profile_file, "--stages", "3", "--compare").stdout
     assert "Against plans made by hand" in shown
+    (own,) = (line for line in shown.splitlines() if line.startswith("this plan"))
+    assert own.rstrip().endswith("yes")
+    assert "iB" in own
 
 
 def test_several_profiles_need_a_batch_to_choose_for(run, profile_file):

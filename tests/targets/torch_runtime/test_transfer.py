@@ -130,6 +130,19 @@ def test_other_suffixes_and_lost_stages_are_refused(tmp_path):
         recut(routing(4), folder, folder, tmp_path / "out")
 
 
+def test_a_folder_of_checkpoints_is_told_from_one(tmp_path):
+    (tmp_path / "ck").mkdir()
+    for step in (5, 10):
+        write(Model(), 2, tmp_path / "ck" / f"step_{step}")
+    for refused in (
+        lambda: merge(routing(2), tmp_path / "ck", tmp_path / "m.pt"),
+        lambda: recut(routing(2), tmp_path / "ck", tmp_path / "ck" / "step_5", tmp_path / "out"),
+    ):
+        with pytest.raises(PipelineError, match="holds checkpoints and is not one") as error:
+            refused()
+        assert "step_10" in str(error.value)
+
+
 def test_a_split_is_what_was_merged(tmp_path):
     folder = write(Model(), 4, tmp_path / "w")
     for name, size in (("m.pt", None), ("hf", 50)):
