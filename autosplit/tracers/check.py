@@ -18,6 +18,7 @@ from autosplit.program import TensorSpec
 from autosplit.tracers.base import Trace
 from autosplit.tracers.fake import FakeModel, fake_input
 from autosplit.tracers.frames import failure
+from autosplit.tracers.refusals import ModelError
 from autosplit.tracers.replay import run_whole
 
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
@@ -63,6 +64,26 @@ def check(trace: Trace) -> None:
         second = _run(trace, traced)
     except Exception as error:
         raise failure(error, "the traced operations fail on the example inputs") from error
+    try:
+        _compare_runs(first, second)
+    except TraceError:
+        _require_repeatable(first, _run(trace, eager))
+        raise
+
+
+def _require_repeatable(first: _Run, again: _Run) -> None:
+    """Refuse a model that, called again on the same inputs, gives something else."""
+    try:
+        _compare_runs(first, again)
+    except TraceError:
+        raise ModelError(
+            "the model gives something else each time it is called on the same inputs",
+            hint="draw random numbers with torch alone, and keep what changes from call to call "
+            "in buffers that are written to in place",
+        ) from None
+
+
+def _compare_runs(first: _Run, second: _Run) -> None:
     if len(first.outputs) != len(second.outputs):
         raise TraceError("the traced model returns another number of tensors")
     for index, (a, b) in enumerate(zip(first.outputs, second.outputs, strict=True)):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import random
 from functools import partial
 
 import pytest
@@ -329,3 +330,25 @@ def test_an_argument_that_no_source_can_hold_names_its_line():
     with pytest.raises(TraceError, match="takes a complex") as caught:
         torch_level.trace_symbolic(loaded(Complex(), torch.randn(4, 8)))
     assert "test_torch_level.py:" in (caught.value.cause or "")
+
+
+class PythonRandom(nn.Module):
+    def forward(self, x):
+        return x * random.random()
+
+
+class Rebound(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.ones(8))
+
+    def forward(self, x):
+        self.mean = self.mean * 0.5 + x.mean(0)
+        return x + self.mean
+
+
+@pytest.mark.parametrize("build", [PythonRandom, Rebound])
+def test_a_model_that_gives_something_else_each_time_is_refused(build):
+    with pytest.raises(TraceError, match="something else each time") as caught:
+        trace(loaded(build(), torch.randn(4, 8)))
+    assert "random numbers with torch" in (caught.value.hint or "")
