@@ -72,6 +72,18 @@ def parse_seconds(text: str) -> float:
     return _parse(text, _SECONDS, "a time", "5us, 1.5ms, 60")
 
 
+def parse_latency(text: str) -> float:
+    """Return the seconds in ``"5us"``; a unit is left out of 0 alone.
+
+    Raises
+    ------
+    DataError
+        If the text is not a time with a unit.
+    """
+    units = {unit: scale for unit, scale in _SECONDS.items() if unit}
+    return _parse(text, units, "a time", "5us, 1.5ms")
+
+
 def _parse(
     text: str,
     units: Mapping[str, float],

@@ -87,6 +87,7 @@ class Quantity(click.ParamType):  # type: ignore[type-arg]
 BYTES = Quantity("bytes", units.parse_bytes)
 RATE = Quantity("bytes/s", lambda text: None if text == "free" else units.parse_rate(text))
 """None stands for a link that costs nothing."""
+LATENCY = Quantity("time", units.parse_latency)
 SECONDS = Quantity("time", units.parse_seconds)
 
 

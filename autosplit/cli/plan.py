@@ -16,6 +16,7 @@ from autosplit.cli.kinds import PLAN, PROFILE, WORKLOAD, expect
 from autosplit.cli.options import (
     BYTES,
     FILE,
+    LATENCY,
     RATE,
     SECONDS,
     Assignment,
@@ -100,7 +101,7 @@ A file for --cluster; [links] and [[link]] may be left out:
 @click.option(
     "--latency",
     "latency_s",
-    type=SECONDS,
+    type=LATENCY,
     help="Of a link, such as 5us.  [default: 10us with the assumed bandwidth, else none]",
 )
 @click.option("--overlap", is_flag=True, help="Transfers run beside compute.")

@@ -148,6 +148,7 @@ def test_a_plan_without_proof_ends_well_with_its_gap(run, monkeypatch, profile_f
         (["--stages", "2", "--memory", "lots"], "'lots' is not a size; write it like 16GiB"),
         (["--stages", "2", "--bandwidth", "0GB/s"], "nothing could ever be sent"),
         (["--stages", "2", "--latency", "5miles"], "'5miles' is not a time"),
+        (["--stages", "2", "--latency", "5"], "'5' has no unit; write it like 5us"),
         (["--stages", "2", "--schedule", "1fb1"], "Did you mean '1f1b'?"),
         (["--stages", "2", "--solver", "none"], "'none' is not one of auto"),
         (["--stages", "2", "--pin", "head"], "'head' is not LAYER=STAGE"),
