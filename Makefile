@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # One thread a process: tests run side by side, and stages are timed as they will run.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: venv demo readme test test-all lint bench golden clean
+.PHONY: venv demo readme test test-quick lint bench golden clean
 
 venv: $(BIN)/autosplit
 
@@ -24,11 +24,12 @@ demo: venv
 readme: venv
 	$(BIN)/python tools/readme.py
 
+# Everything that CI runs, those that take minutes included; test-quick leaves these out.
 test: venv
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto -m "slow or not slow" --ignore tests/benchmarks
 
-test-all: venv
-	$(BIN)/python -m pytest -n auto -m "slow or not slow"
+test-quick: venv
+	$(BIN)/python -m pytest -n auto
 
 lint: venv
 	$(BIN)/ruff format --check .
