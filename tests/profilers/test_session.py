@@ -78,7 +78,7 @@ def test_a_busy_machine_and_a_drift_are_said() -> None:
     samples = SampleSet(forward=[[1.0], [1.0], [2.0]], backward=[[0.0]] * 3, wall_s=3.0, cpu_s=1.0)
     notes = " ".join(samples.notes([[0]], OPTIONS))
     assert "wall time was 3.00 times" in notes
-    assert "100% slower" in notes
+    assert "100 % slower" in notes
 
 
 def test_each_device_has_its_clock() -> None:
