@@ -54,6 +54,11 @@ class Recording:
 
     def capture(self, value: torch.Tensor) -> str:
         """Keep a tensor that is no part of the model, and return its name."""
+        if not isinstance(value, torch.Tensor):
+            raise ModelError(
+                f"the forward uses a {type(value).__name__} of its own",
+                hint="a stage cannot hold it; use tensors, and torch's default generator",
+            )
         if isinstance(value, nn.Parameter) or value.requires_grad:
             raise ModelError(
                 "the forward uses a trainable tensor that is not part of the model",

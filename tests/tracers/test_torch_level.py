@@ -352,3 +352,12 @@ def test_a_model_that_gives_something_else_each_time_is_refused(build):
     with pytest.raises(TraceError, match="something else each time") as caught:
         trace(loaded(build(), torch.randn(4, 8)))
     assert "random numbers with torch" in (caught.value.hint or "")
+
+
+def test_a_generator_in_the_forward_is_refused():
+    class Stateless(nn.Module):
+        def forward(self, x):
+            return x + torch.randn(8, generator=torch.Generator().manual_seed(3))
+
+    with pytest.raises(TraceError, match="uses a Generator of its own"):
+        trace(loaded(Stateless(), torch.randn(4, 8)))
