@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from autosplit import workflow
 from autosplit.errors import UsageError
@@ -51,3 +52,8 @@ def test_stages_run_under_autocast(tmp_path: Path) -> None:
 def test_what_is_no_floating_point_dtype_is_refused() -> None:
     with pytest.raises(UsageError, match="'int8' is no floating-point dtype"):
         load_model(ModelRef(spec=SPEC, autocast="int8"))
+
+
+def test_short_names_of_dtypes_are_taken() -> None:
+    parameters = load_model(ModelRef(spec=SPEC, dtype="bf16")).model.parameters()
+    assert {each.dtype for each in parameters} == {torch.bfloat16}

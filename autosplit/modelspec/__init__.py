@@ -27,6 +27,7 @@ from autosplit.types import ModelRef
 __all__ = ["LoadedModel", "load_model"]
 
 _DEFAULT_BATCH = 4
+_SHORT = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}
 
 
 @dataclass
@@ -187,7 +188,7 @@ def floating_dtype(name: str) -> torch.dtype:
     UsageError
         If there is none.
     """
-    dtype = getattr(torch, name, None)
+    dtype = getattr(torch, _SHORT.get(name, name), None)
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise UsageError(f"{name!r} is no floating-point dtype", hint="try bfloat16 or float32")
     return dtype

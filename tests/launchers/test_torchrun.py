@@ -122,7 +122,7 @@ def test_what_a_real_python_lacks_is_found(launch, tmp_path):
     done = launch(PYTHON=str(tmp_path / "bare"))
     assert done.returncode == 1
     assert done.stderr.startswith(f"error: {tmp_path}/bare has no torch and no safetensors\n")
-    assert launch(PYTHON="/no/python").returncode != 0
+    assert launch(PYTHON="/no/python").stderr == "error: there is no /no/python\n"
 
 
 def test_no_processes_are_refused():
