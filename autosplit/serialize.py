@@ -52,11 +52,16 @@ def dumps(value: Any) -> str:
 def digest(value: Any) -> str:
     """Return a short digest of a frozen value's content.
 
-    The example sizes of a program do not count: it is the same program at every batch size.
+    Of a program neither the example sizes count, since it is the same at every batch size, nor
+    where its lines stand: files move, and lines move in them.
     """
     if isinstance(value, Program):
-        symbols = tuple(dataclasses.replace(symbol, example=0) for symbol in value.symbols)
-        value = dataclasses.replace(value, symbols=symbols)
+        value = dataclasses.replace(
+            value,
+            symbols=tuple(dataclasses.replace(symbol, example=0) for symbol in value.symbols),
+            nodes=tuple(dataclasses.replace(node, location=None) for node in value.nodes),
+            warnings=(),
+        )
     text = json.dumps(to_data(value), sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -20,6 +20,7 @@ from autosplit.program import (
     Tree,
     refs,
 )
+from autosplit.serialize import digest
 
 X = TensorSpec(("batch", 4), "float32")
 
@@ -127,6 +128,14 @@ def test_nodes_stand_in_running_order_and_once():
         program(nodes=(nodes[1], nodes[0], *nodes[2:]))
     with pytest.raises(DataError, match="node 'sum' appears twice"):
         program(nodes=(*nodes, replace(nodes[4])))
+
+
+def test_a_digest_does_not_depend_on_where_lines_stand():
+    nodes = program().nodes
+    moved = (*nodes[:-1], replace(nodes[-1], location="elsewhere.py:7"))
+    assert digest(program(nodes=moved)) == digest(program())
+    renamed = (*nodes[:-1], replace(nodes[-1], random=True))
+    assert digest(program(nodes=renamed)) != digest(program())
 
 
 def test_an_unknown_dtype_is_refused():

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
 
 from sample_models import gpt
 from tests.codegen.chain import ROOT, Chain, from_module, make
-
-GENERATION_LIMIT_S = 60.0
-"""Far above what it takes: it catches a pass that became quadratic in the depth."""
 
 
 def stages(depth: int) -> Chain:
@@ -29,9 +25,7 @@ def stages(depth: int) -> Chain:
 def test_eighty_blocks_are_as_long_as_four() -> None:
     lengths = []
     for depth in (4, 24, 80):
-        begin = time.monotonic()
         sources = stages(depth).sources
-        assert time.monotonic() - begin < GENERATION_LIMIT_S
         lengths.append([source.text.count("\n") for source in sources])
     assert lengths[0] == lengths[1] == lengths[2]
 
