@@ -1,0 +1,100 @@
+"""From a plan to a verified export."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autosplit.artifacts import refuse_folder
+from autosplit.types import (
+    Artifact,
+    Plan,
+    VerificationReport,
+)
+from autosplit.workflow.files import PathLike, has_text
+from autosplit.workflow.models import build, trace_with_weights, trace_without_weights
+
+if TYPE_CHECKING:
+    pass
+
+
+def export(
+    plan: Plan | PathLike,
+    output: PathLike,
+    *,
+    target: str = "torch",
+    weights: PathLike | None = None,
+    convert_weights: bool = False,
+    force: bool = False,
+) -> tuple[Artifact, ...]:
+    """Write the stages of a plan as a folder that runs by itself.
+
+    Parameters
+    ----------
+    plan
+        A plan, or the path of one.
+    output
+        Folder to write; written beside and renamed at the end.
+    target
+        Framework that will run the stages.
+    weights
+        Weights to write instead of those the model is built with: a ``.safetensors`` file, a
+        ``state_dict`` of ``torch.save``, or a Hugging Face folder. They are copied one tensor
+        at a time, and the model is built without memory for its parameters.
+    convert_weights
+        Convert floating-point tensors of ``weights`` to the model's dtype where they have
+        another, instead of refusing them.
+    force
+        Replace ``output`` if it exists.
+
+    Raises
+    ------
+    DataError
+        If the model or its profile has changed since the plan was made.
+    AutosplitError
+        If ``weights`` are damaged or not exactly the model's, or if the model was profiled on
+        meta and does not fit into the memory of this machine.
+    """
+    from autosplit import weights as storage
+
+    refuse_folder(output, force=force)
+    source = None if weights is None else storage.open_weights(weights)
+    trace_again = trace_with_weights if source is None else trace_without_weights
+    trace, routing, artifacts = build(plan, target, trace_again)
+    storage.write_export(
+        output, artifacts, trace, routing, source=source, convert=convert_weights, force=force
+    )
+    return artifacts
+
+
+def render(plan: Plan | PathLike, *, target: str = "torch") -> tuple[Artifact, ...]:
+    """Return the text files that ``export`` would write."""
+    return build(plan, target)[2]
+
+
+def stale(plan: Plan | PathLike, folder: PathLike, *, target: str = "torch") -> tuple[str, ...]:
+    """Return the text files of an export that are missing or not what ``plan`` gives."""
+    return tuple(
+        artifact.path
+        for artifact in render(plan, target=target)
+        if not has_text(Path(folder) / artifact.path, artifact.text)
+    )
+
+
+def verify(
+    folder: PathLike, *, distributed: bool = False, tolerance: float | None = None
+) -> VerificationReport:
+    """Run an export against the original model.
+
+    Parameters
+    ----------
+    folder
+        The export.
+    distributed
+        Run one process per stage instead of one for all.
+    tolerance
+        Largest difference that passes; None chooses by dtype.
+    """
+    from autosplit import verification
+
+    return verification.verify(folder, distributed=distributed, tolerance=tolerance)

@@ -1,0 +1,141 @@
+"""Models, built and traced as a step needs them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autosplit.errors import AutosplitError, DataError
+from autosplit.serialize import digest, load
+from autosplit.types import (
+    Artifact,
+    ModelRef,
+    Plan,
+    Profile,
+)
+from autosplit.units import format_bytes
+from autosplit.workflow.files import PathLike, at_batch
+
+if TYPE_CHECKING:
+    from autosplit.stages import Routing
+    from autosplit.tracers import Trace
+
+
+def trace_of(ref: ModelRef) -> Trace:
+    """Build a model and trace it."""
+    from autosplit.modelspec import load_model
+    from autosplit.tracers import trace
+
+    return trace(load_model(ref))
+
+
+def absolute(spec: str) -> str:
+    """Return a spec that means the same in any working directory."""
+    if spec.startswith("hf:"):
+        return f"hf:{Path(spec[3:]).resolve()}"
+    file, colon, name = spec.rpartition(":")
+    return f"{Path(file).resolve()}{colon}{name}" if file.endswith(".py") else spec
+
+
+def _with_weights(ref: ModelRef) -> ModelRef:
+    """Return how to build a model off meta, if the memory of this machine holds it."""
+    from autosplit.modelspec import load_model, meta
+
+    if not ref.on_meta:
+        return ref
+    needed, free = meta.step_bytes(load_model(ref).model), meta.free_bytes()
+    if free is not None and needed > free:
+        raise AutosplitError(
+            f"{ref.spec} does not fit into the memory of this machine",
+            cause=f"a step of it needs {format_bytes(needed)}, {format_bytes(free)} are free; it "
+            "was profiled on meta, and an export holds its weights",
+            hint="export on a larger machine, or look at the text alone with --dry-run",
+        )
+    return dataclasses.replace(ref, on_meta=False)
+
+
+def trace_with_weights(plan: Plan) -> Trace:
+    """Trace the model of a plan as it is built, with its weights."""
+    return trace_of(_with_weights(plan.model))
+
+
+def trace_without_weights(plan: Plan) -> Trace:
+    """Trace the model without memory for its parameters; with it where that does not work.
+
+    It does not for a model that looks at its parameters while it is built.
+    """
+    from autosplit.modelspec import load_model, meta
+    from autosplit.tracers import trace
+
+    with contextlib.suppress(AutosplitError):
+        with meta.without_parameters():
+            loaded = load_model(dataclasses.replace(plan.model, on_meta=False))
+        found = trace(loaded)
+        others = (*loaded.model.buffers(), *found.constants.values())
+        if digest(found.program) == plan.fingerprint and not any(each.is_meta for each in others):
+            return found
+    return trace_with_weights(plan)
+
+
+def _trace_model(plan: Plan) -> Trace:
+    return trace_of(plan.model)
+
+
+def config_of(plan: Plan) -> Path | None:
+    """Return the ``config.json`` that a Hugging Face model was built from."""
+    kind, _, folder = plan.model.spec.partition(":")
+    path = Path(folder) / "config.json"
+    return path if kind == "hf" and path.is_file() else None
+
+
+def build(
+    plan: Plan | PathLike, target: str, trace_again: Callable[[Plan], Trace] = _trace_model
+) -> tuple[Trace, Routing, tuple[Artifact, ...]]:
+    """Trace the model of a plan again, cut it, and write its stages as text."""
+    from autosplit import codegen, stages
+    from autosplit.targets import TARGETS
+
+    chosen = plan if isinstance(plan, Plan) else load(Plan, plan)
+    check_profile(chosen)
+    trace = trace_again(chosen)
+    _check_model(chosen, trace)
+    specs, routing = stages.split(trace.program, chosen.stage_of_node, len(chosen.stages))
+    sources = codegen.generate(trace.program, specs)
+    exported = dataclasses.replace(chosen, model=dataclasses.replace(chosen.model, on_meta=False))
+    return trace, routing, TARGETS[target].emit(exported, trace.program, routing, sources)
+
+
+def own_batch(trace: Trace, ref: ModelRef) -> tuple[str, ...]:
+    """Return a remark on the rows of a micro-batch where nobody asked for a number of them."""
+    batch = trace.program.symbol.get("batch")
+    if batch is None or ref.batch_size is not None:
+        return ()
+    return (f"batch size {batch.example}, that of the example inputs: --batch-size sets another",)
+
+
+def _check_model(plan: Plan, trace: Trace) -> None:
+    """Refuse a plan for another model than the one that is there now."""
+    if digest(trace.program) != plan.fingerprint:
+        raise DataError(
+            "the plan is stale",
+            cause=f"{plan.model.spec} is not the model it was made for any more",
+            hint="profile and plan it again",
+        )
+
+
+def check_profile(plan: Plan) -> None:
+    """Refuse a plan whose profile has changed since; one that is gone cannot be asked."""
+    if plan.profile_path is None or not Path(plan.profile_path).exists():
+        return
+    source = load(Profile, plan.profile_path)
+    if source.sweep:
+        source = at_batch(source, plan.model.batch_size)
+    if digest(source) != plan.profile_digest:
+        raise DataError(
+            "the plan is stale",
+            cause=f"{plan.profile_path} has changed since the plan was made",
+            hint=f"autosplit plan {plan.profile_path}",
+        )
