@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from autosplit.serialize import load
-from autosplit.types import (
-    Plan,
-)
+from autosplit.types import Plan
 from autosplit.workflow.files import PathLike
 from autosplit.workflow.models import config_of
-
-if TYPE_CHECKING:
-    pass
 
 
 def merge_checkpoint(

@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from autosplit.artifacts import refuse_folder
-from autosplit.types import (
-    Artifact,
-    Plan,
-    VerificationReport,
-)
+from autosplit.types import Artifact, Plan, VerificationReport
 from autosplit.workflow.files import PathLike, has_text
 from autosplit.workflow.models import build, trace_with_weights, trace_without_weights
-
-if TYPE_CHECKING:
-    pass
 
 
 def export(

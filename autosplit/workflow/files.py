@@ -8,11 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from autosplit.errors import DataError
 from autosplit.serialize import SCHEMAS, dump, load, parse_json, read_text
-from autosplit.types import (
-    ExportedStage,
-    Plan,
-    Profile,
-)
+from autosplit.types import ExportedStage, Plan, Profile
 
 if TYPE_CHECKING:
     from autosplit.readers import Workload

@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING
 
 from autosplit.errors import AutosplitError, DataError
 from autosplit.serialize import digest, load
-from autosplit.types import (
-    Artifact,
-    ModelRef,
-    Plan,
-    Profile,
-)
+from autosplit.types import Artifact, ModelRef, Plan, Profile
 from autosplit.units import format_bytes
 from autosplit.workflow.files import PathLike, at_batch
 

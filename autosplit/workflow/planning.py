@@ -9,11 +9,7 @@ from typing import TYPE_CHECKING
 
 from autosplit.errors import DataError
 from autosplit.serialize import digest, load
-from autosplit.types import (
-    Plan,
-    PlanRequest,
-    Profile,
-)
+from autosplit.types import Plan, PlanRequest, Profile
 from autosplit.workflow.files import PathLike, as_profile, at_batch, at_sizes
 from autosplit.workflow.models import check_profile
 

@@ -11,10 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from autosplit.journal import Journal
 from autosplit.serialize import digest
-from autosplit.types import (
-    ModelRef,
-    Profile,
-)
+from autosplit.types import ModelRef, Profile
 from autosplit.workflow.files import PathLike, as_profile
 from autosplit.workflow.models import absolute, own_batch, trace_of
 
