@@ -24,7 +24,7 @@ from autosplit.types import Plan, Profile
 T = TypeVar("T")
 
 SCHEMAS: dict[type, tuple[str, tuple[int, int]]] = {
-    Profile: ("autosplit.profile", (1, 1)),
+    Profile: ("autosplit.profile", (1, 2)),
     Plan: ("autosplit.plan", (1, 2)),
 }
 

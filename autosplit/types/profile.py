@@ -72,6 +72,8 @@ class DeviceInfo:
         What was read: "thread" (CPU time of one thread), "wall", "event" (CUDA events),
         "file" (times came from a file of another tool) or "model" (nothing was measured: times
         follow from work and a table of devices).
+    compiled
+        Whether each layer was compiled (``torch.compile``) before it was timed.
     """
 
     kind: str
@@ -79,6 +81,7 @@ class DeviceInfo:
     threads: int
     torch_version: str
     clock: Literal["thread", "wall", "event", "file", "model"]
+    compiled: bool = False
 
 
 # ---------------------------------------------------------------- profile
@@ -198,6 +201,12 @@ class LayerProfile:
         What its operations compute and move, by family; empty where unknown.
     cache_bytes
         Keys and values that generation keeps, for one token of one row.
+    weight_gradient_s
+        Part of the backward that makes gradients of parameters. No other stage waits for it, so
+        zero-bubble schedules put it off. 0 where there is none, or where it is not known.
+    source
+        Where its times come from: "measured"; "scaled" from smaller micro-batches, where memory
+        does not hold this one; or "modelled" from its work.
     """
 
     name: str
@@ -212,9 +221,13 @@ class LayerProfile:
     flops: int | None = None
     work: tuple[OperatorWork, ...] = ()
     cache_bytes: int = 0
+    weight_gradient_s: float = 0.0
+    source: Literal["measured", "scaled", "modelled"] = "measured"
 
     def __post_init__(self) -> None:
-        require_finite(self, "workspace_bytes", "flops", "cache_bytes")
+        require_finite(self, "workspace_bytes", "flops", "cache_bytes", "weight_gradient_s")
+        within = self.weight_gradient_s <= self.backward.median_s
+        require(self, within, f"layer {self.name}: weight_gradient_s is above its backward")
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,10 +357,13 @@ class Profile:
 def _resized(layer: LayerProfile, near: Sequence[tuple[LayerSample, float]]) -> LayerProfile:
     """Return a layer with the costs of a mixture; its work is not known there."""
     counted = all(sample.flops is not None for sample, _ in near)
+    backward_s = sum(sample.backward_s * share for sample, share in near)
+    weight_s = sum(sample.weight_gradient_s * share for sample, share in near)
     return replace(
         layer,
         forward=Timing(sum(sample.forward_s * share for sample, share in near)),
-        backward=Timing(sum(sample.backward_s * share for sample, share in near)),
+        backward=Timing(backward_s),
+        weight_gradient_s=min(backward_s, weight_s),
         workspace_bytes=round(sum(sample.workspace_bytes * share for sample, share in near)),
         flops=round(sum((sample.flops or 0) * share for sample, share in near))
         if counted

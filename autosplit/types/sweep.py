@@ -18,9 +18,12 @@ class LayerSample:
     backward_s: float
     workspace_bytes: int = 0
     flops: int | None = None
+    weight_gradient_s: float = 0.0
 
     def __post_init__(self) -> None:
-        require_finite(self, "forward_s", "backward_s", "workspace_bytes", "flops")
+        require_finite(
+            self, "forward_s", "backward_s", "workspace_bytes", "flops", "weight_gradient_s"
+        )
 
 
 @dataclass(frozen=True, slots=True)
