@@ -18,6 +18,7 @@ from autosplit.report.hardware import (
     devices_data,
     fit_data,
     fit_table,
+    fit_warning,
 )
 from autosplit.serialize import dump_text, refuse_existing
 
@@ -76,6 +77,8 @@ def fit_factors(
         terminal.write(to_text(fit_data(found)))
     else:
         terminal.show(fit_table(found))
+    if warning := fit_warning(found, device):
+        terminal.warn(warning)
     terminal.say(f"Wrote {output}.")
     terminal.next_step(
         "profile", "model.py:build", "--analytic", device.key, "--factors", str(output)

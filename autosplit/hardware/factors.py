@@ -44,11 +44,14 @@ class Factors:
         Time that starting one operation costs.
     source
         Where they come from, for a person.
+    device
+        Key of the device in the table whose peak they are shares of; empty for any.
     """
 
     efficiency: Mapping[Family, float]
     start_s: float
     source: str
+    device: str = ""
 
     def __post_init__(self) -> None:
         require_finite(self, "start_s")
@@ -59,8 +62,10 @@ class Factors:
     def to_toml(self) -> str:
         """Return the text of a factors file."""
         rows = [f"{family} = {self.efficiency[family]!r}" for family in FAMILIES]
-        head = f"source = {json.dumps(self.source, ensure_ascii=False)}\nstart_s = {self.start_s!r}"
-        return "\n".join([head, "", "[efficiency]", *rows]) + "\n"
+        head = [f"source = {json.dumps(self.source, ensure_ascii=False)}"]
+        if self.device:
+            head.append(f"device = {json.dumps(self.device, ensure_ascii=False)}")
+        return "\n".join([*head, f"start_s = {self.start_s!r}", "", "[efficiency]", *rows]) + "\n"
 
 
 def assumed() -> Factors:
@@ -84,6 +89,7 @@ def read_factors(path: str | os.PathLike[str]) -> Factors:
     given = data.pop("efficiency", {})
     start_s = data.pop("start_s", default.start_s)
     source = data.pop("source", str(path))
+    device = data.pop("device", "")
     if data or not isinstance(given, dict):
         raise _refusal(path, f"unknown key {next(iter(data), 'efficiency')!r}")
     if unknown := [name for name in given if name not in FAMILIES]:
@@ -92,7 +98,7 @@ def read_factors(path: str | os.PathLike[str]) -> Factors:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise _refusal(path, f"{name} cannot be {value!r}")
     try:
-        return Factors({**default.efficiency, **given}, float(start_s), str(source))
+        return Factors({**default.efficiency, **given}, float(start_s), str(source), str(device))
     except DataError as error:
         raise _refusal(path, error.message) from None
 

@@ -45,6 +45,11 @@ class Fit:
     total_error: float
     layers: int
 
+    @property
+    def above_peak(self) -> tuple[Family, ...]:
+        """Families that run faster than the table says the device can."""
+        return tuple(each for each in self.fitted if self.factors.efficiency[each] > 1)
+
 
 def fit(profile: Profile, device: DeviceSpec) -> Fit:
     """Fit efficiencies and the time to start an operation.
@@ -75,6 +80,7 @@ def fit(profile: Profile, device: DeviceSpec) -> Fit:
         {family: float(1 / slow) for family, slow in zip(FAMILIES, found, strict=False)},
         float(found[-1]),
         f"fitted to {profile.model.spec.rsplit('/', 1)[-1]} on {profile.device.name}",
+        device.key,
     )
     predicted = _predicted(profile, Roofline(device, factors))
     errors = np.abs(predicted / target - 1)

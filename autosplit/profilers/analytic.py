@@ -23,6 +23,10 @@ from autosplit.tracers.base import Trace
 from autosplit.types import DeviceInfo, ModelRef, Profile, Timing
 from autosplit.units import format_rate, format_seconds, format_share
 
+_FOREIGN = (
+    "the factors were fitted on {fitted} and are applied to {modelled}: right only as far as both "
+    "stay equally behind their data sheets"
+)
 _CUDA_MASK_BYTES = 1
 """A dropout mask of a GPU is one of truth values; a CPU keeps one of numbers."""
 
@@ -127,7 +131,9 @@ def _notes(device: DeviceSpec, factors: Factors, training: bool) -> tuple[str, .
     shares = factors.efficiency.items()
     families = ", ".join(f"{name} {format_share(share)}" for name, share in shares)
     memory = "saved memory and workspace" if training else "workspace"
+    foreign = factors.device not in ("", device.key)
     return (
+        *((_FOREIGN.format(fitted=factors.device, modelled=device.key),) if foreign else ()),
         f"nothing was measured: times are modelled for {device.name} "
         f"({peak}, {format_rate(device.bytes_per_s)}; {device.source})",
         f"share of the peak, {factors.source}: {families}; "

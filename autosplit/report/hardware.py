@@ -78,6 +78,16 @@ def fit_table(fit: Fit) -> Table:
     return table
 
 
+def fit_warning(fit: Fit, device: DeviceSpec) -> str:
+    """Return what speaks against carrying the factors to another device; else empty."""
+    if not fit.above_peak:
+        return ""
+    return (
+        f"{', '.join(fit.above_peak)} run faster than the figures of {device.key} allow: they "
+        "understate this device, so these factors describe it alone and no other of the table"
+    )
+
+
 def device_data(device: DeviceSpec) -> dict[str, Any]:
     """Return a device for programs."""
     return {
@@ -108,7 +118,9 @@ def fit_data(fit: Fit) -> dict[str, Any]:
         "version": list(_VERSION),
         "efficiency": dict(fit.factors.efficiency),
         "start_s": fit.factors.start_s,
+        "device": fit.factors.device,
         "fitted": list(fit.fitted),
+        "above_peak": list(fit.above_peak),
         "median_error": fit.median_error,
         "worst_error": fit.worst_error,
         "total_error": fit.total_error,

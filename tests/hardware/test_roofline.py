@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from autosplit.errors import DataError
 from autosplit.hardware import Factors, Roofline, assumed, find, fit, read_factors
+from autosplit.report.hardware import fit_warning
 from autosplit.types import FAMILIES, OperatorWork, Timing
 from tests import examples
 
@@ -129,7 +130,21 @@ def test_what_was_not_measured_cannot_be_fitted():
         fit(examples.profile(), H100)
 
 
+def test_shares_above_the_peak_are_told():
+    found = fit(synthetic(TRUTH), H100)
+    assert found.above_peak == ("copy",)
+    assert "copy run faster than the figures of" in fit_warning(found, H100)
+    modest = replace(TRUTH, efficiency={**TRUTH.efficiency, "copy": 0.9})
+    assert fit_warning(fit(synthetic(modest), H100), H100) == ""
+
+
 # ---------------------------------------------------------------- files of factors
+
+
+def test_factors_know_the_device_they_are_shares_of(tmp_path):
+    path = tmp_path / "factors.toml"
+    path.write_text(fit(synthetic(TRUTH), H100).factors.to_toml(), "utf-8")
+    assert read_factors(path).device == H100.key
 
 
 def test_factors_come_back_from_their_file(tmp_path):

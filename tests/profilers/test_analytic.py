@@ -104,6 +104,17 @@ def test_factors_from_a_file_are_used_and_named(tmp_path: Path) -> None:
         modelled(traced("mlp"), "t4", factors=str(tmp_path / "none.toml"))
 
 
+def test_factors_of_another_device_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "factors.toml"
+    path.write_text('device = "h100-sxm"\n')
+    assert (
+        "fitted on h100-sxm and are applied to t4"
+        in (modelled(traced("mlp"), "t4", factors=str(path)).notes[0])
+    )
+    same = modelled(traced("mlp"), "h100-sxm", factors=str(path))
+    assert not any("applied to" in note for note in same.notes)
+
+
 def test_an_unknown_device_is_refused() -> None:
     with pytest.raises(UsageError, match="no device 'gpu9000'"):
         modelled(traced("mlp"), "gpu9000")
