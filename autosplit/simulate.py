@@ -89,7 +89,6 @@ def simulate(
     *,
     training: bool = True,
     overlap: bool = False,
-    weight_share: float = 0.0,
 ) -> Timeline:
     """Play one step and return its timeline.
 
@@ -103,11 +102,8 @@ def simulate(
         Whether there are backward passes.
     overlap
         Whether transfers run beside compute.
-    weight_share
-        Share of a backward that a schedule may put off because no other stage waits for it. 0
-        is what a runtime does that cannot split a backward safely.
     """
-    player = _Player(cost, schedule, training, overlap, weight_share)
+    player = _Player(cost, schedule, training, overlap)
     player.play()
     return player.timeline()
 
@@ -118,7 +114,6 @@ class _Player:
     schedule: Schedule
     training: bool
     overlap: bool
-    weight_share: float
     events: list[Event] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -199,14 +194,12 @@ class _Player:
 
     def _seconds(self, action: Action) -> float:
         stage = self.cost.stages[action.stage]
-        share = {
-            Kind.BACKWARD: 1.0,
-            Kind.BACKWARD_INPUT: 1 - self.weight_share,
-            Kind.BACKWARD_WEIGHT: self.weight_share,
-        }
-        if action.kind is Kind.FORWARD:
-            return stage.forward_s
-        return stage.backward_s * share[action.kind]
+        return {
+            Kind.FORWARD: stage.forward_s,
+            Kind.BACKWARD: stage.backward_s,
+            Kind.BACKWARD_INPUT: stage.backward_s - stage.weight_gradient_s,
+            Kind.BACKWARD_WEIGHT: stage.weight_gradient_s,
+        }[action.kind]
 
     def _receive(self, rank: int, action: Action) -> float:
         """Return when an action can start, its rank having received what it needs."""

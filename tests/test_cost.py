@@ -43,6 +43,21 @@ def test_the_whole_model_in_one_stage_is_the_single_time():
     assert measured.single_s == pytest.approx(17)
 
 
+def test_the_weight_gradient_is_a_part_of_the_backward_of_its_stage():
+    measured = profile([1, 2, 3], offset_s=0.5)
+    layers = tuple(
+        dataclasses.replace(layer, weight_gradient_s=layer.forward.median_s)
+        for layer in measured.layers
+    )
+    stages = model(dataclasses.replace(measured, layers=layers), 2).evaluate((0, 0, 1)).stages
+    # A third of each layer, of which entering it has been taken.
+    assert [stage.weight_gradient_s for stage in stages] == pytest.approx(
+        [(9 - 2 * 0.5) / 3, (9 - 0.5) / 3]
+    )
+    unknown = model(measured, 2).evaluate((0, 0, 1))
+    assert not any(stage.weight_gradient_s for stage in unknown.stages)
+
+
 def test_inference_has_no_backward():
     cost = model(profile([1, 2], training=False), 2).evaluate((0, 1))
     assert [stage.backward_s for stage in cost.stages] == [0, 0]

@@ -32,7 +32,7 @@ from tests import examples
 # Change a number together with the version in serialize.SCHEMAS: a new major version where old
 # files cannot be read, a new minor one where a field with a default was added.
 FIELDS = {
-    Profile: ((1, 1), "aba2361617c5"),
+    Profile: ((1, 2), "8a2fb5a674df"),
     Plan: ((1, 2), "e12cbcc0ede2"),
 }
 

@@ -1,5 +1,6 @@
 """A step played through, against closed forms and rules that hold for any pipeline."""
 
+import dataclasses
 import itertools
 import random
 
@@ -54,7 +55,8 @@ def test_a_split_backward_fills_the_bubble():
     schedule = schedules.make("zbv", 4, 8)
     even = cost([1.0] * 4, [2.0] * 4)
     whole = simulate(even, schedule)
-    split = simulate(even, schedule, weight_share=0.5)
+    halves = tuple(dataclasses.replace(each, weight_gradient_s=1.0) for each in even.stages)
+    split = simulate(dataclasses.replace(even, stages=halves), schedule)
     assert split.step_s < whole.step_s
     # Known of ZBV when F = I = W: all that is left is the way of the first input through half
     # of the ranks.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -58,6 +58,8 @@ class StageCost:
         Bytes held for each micro-batch in flight.
     memory
         Peak memory.
+    weight_gradient_s
+        Part of ``backward_s`` that no other stage waits for: gradients of its parameters.
     """
 
     layers: tuple[int, ...]
@@ -66,6 +68,7 @@ class StageCost:
     load_s: float
     activation_bytes: int
     memory: StageMemory
+    weight_gradient_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +217,7 @@ class CostModel:
                         boundary_bytes=self._buffer_bytes(stage, layers, before, after),
                         workspace_bytes=self.memory.workspace_bytes(layers, recompute),
                     ),
+                    weight_gradient_s=min(backward, self._weight_gradient_s(stage, layers)),
                 )
             )
         bottleneck, objective = self.objective_of([stage.load_s for stage in stages])
@@ -274,6 +278,11 @@ class CostModel:
         backward += math.fsum(times.backward_s[layer] for layer in layers)
         backward += math.fsum(times.forward_s[layer] for layer in layers if layer in recompute)
         return forward / place.speed, backward / place.speed
+
+    def _weight_gradient_s(self, stage: int, layers: Iterable[int]) -> float:
+        place = self.places[stage]
+        times = place.times or self.times
+        return math.fsum(times.weight_gradient_s[layer] for layer in layers) / place.speed
 
     # ------------------------------------------------------------ boundaries
 

@@ -30,6 +30,14 @@ class LayerTimes:
         return self._inside(self._backward_alone)
 
     @cached_property
+    def weight_gradient_s(self) -> tuple[float, ...]:
+        """Part of each layer's backward that only its own parameters wait for."""
+        training = self.graph.training
+        return self._inside(
+            tuple(layer.weight_gradient_s if training else 0.0 for layer in self.graph.layers)
+        )
+
+    @cached_property
     def entry_s(self) -> tuple[float, float]:
         """Forward and backward seconds of entering a stage."""
         forward, backward = math.fsum(self._forward_alone), math.fsum(self._backward_alone)

@@ -227,7 +227,7 @@ class LayerProfile:
     def __post_init__(self) -> None:
         require_finite(self, "workspace_bytes", "flops", "cache_bytes", "weight_gradient_s")
         within = self.weight_gradient_s <= self.backward.median_s
-        require(self, within, f"layer {self.name}: weight_gradient_s is above its backward")
+        require(self, within, "weight_gradient_s is above backward.median_s")
 
 
 @dataclass(frozen=True, slots=True)
