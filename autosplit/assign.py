@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -148,10 +148,14 @@ class _Variant:
     """Devices to solve for: those of the model in order, or a mix of classes in any order."""
 
     model: CostModel
+    pose: Callable[..., ChainProblem]
     problem: ChainProblem
-    cautious: ChainProblem
     devices: Devices | None = None
     mix: tuple[int, ...] = ()
+
+    def cautious(self) -> ChainProblem:
+        """Return the problem that counts too much memory rather than too little."""
+        return self.pose(cautious=True)
 
     def ordered(self, solution: Solution) -> CostModel:
         """Return the cost model with devices in the order of a solution."""
@@ -186,12 +190,12 @@ def _variants(
         chain.problem, model, wishes.groups, fixed=wishes.fixed, recompute=request.recompute
     )
     if devices is None:
-        yield _Variant(model, pose(), pose(cautious=True))
+        yield _Variant(model, pose, pose())
         return
     for mix in devices.mixes(model.schedule.ranks):
         kinds, links = devices.kinds(mix, wishes.groups, request.recompute == "all")
         mixed = partial(pose, kinds=kinds, kind_links=links)
-        yield _Variant(model, mixed(), mixed(cautious=True), devices, mix)
+        yield _Variant(model, mixed, mixed(), devices, mix)
 
 
 def _solve(
@@ -230,7 +234,7 @@ def _solve(
         if found.fits:
             fitting.append(found)
             break
-        if repair == 0 and (cautious := ask(variant.cautious)).stage_of is not None:
+        if repair == 0 and (cautious := ask(variant.cautious())).stage_of is not None:
             fitting.append(_checked(variant, wishes, request, cautious, bound_s))
         tightened = tightened.tightened(found)
         solution = ask(tightened.problem)

@@ -36,6 +36,8 @@ def refuse_large_layer(model: CostModel, devices: Devices | None = None) -> None
     if devices is not None:
         places = tuple(devices.place(device) for device in devices.cluster.devices)
     budget = max(place.budget_bytes for place in places)
+    if math.isinf(budget):
+        return
     least = min(model.schedule.in_flight)
     needs = [model.memory.least_bytes(layer, least) for layer in range(len(model.graph))]
     worst = max(range(len(needs)), key=needs.__getitem__)

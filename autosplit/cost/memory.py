@@ -150,6 +150,15 @@ class MemoryModel:
 
     def least_bytes(self, layer: int, in_flight: int) -> int:
         """Return what a stage of this layer alone needs, transfers and inputs left out."""
-        states = [state for state in self.graph.states if layer in state.layers]
         activations = in_flight * self.saved_bytes[layer]
-        return sum(self.state_bytes(states)) + activations + self.workspace_bytes([layer], ())
+        state = sum(self.state_bytes(self._states_of[layer]))
+        return state + activations + self.workspace_bytes([layer], ())
+
+    @cached_property
+    def _states_of(self) -> list[list[State]]:
+        """States that each layer uses."""
+        used: list[list[State]] = [[] for _ in range(len(self.graph))]
+        for state in self.graph.states:
+            for layer in state.layers:
+                used[layer].append(state)
+        return used
