@@ -14,6 +14,7 @@ from autosplit.program import Constructor
 from autosplit.tracers.leaves import leaf_constructor
 from autosplit.tracers.refusals import ModelError
 
+_PLAIN_VALUES = (int, float, str)
 _PLAIN_TYPES = (torch.Tensor, nn.Parameter, nn.Buffer)
 
 
@@ -26,12 +27,20 @@ class FakeModel:
         The model.
     mode
         Mode in which fake tensors are made.
+
+    Attributes
+    ----------
+    constructors
+        Leaf modules, by name, with the call that makes them.
+    counted
+        Plain attributes that the forward changed while the state was fake.
     """
 
     def __init__(self, model: nn.Module, mode: FakeTensorMode) -> None:
         self.model = model
         self.mode = mode
         self.constructors: dict[str, Constructor] = {}
+        self.counted: tuple[str, ...] = ()
         self._fqns: dict[int, str] = {}
         self._names: dict[int, str] = {}
         self._first: dict[str, str] = {}
@@ -60,6 +69,14 @@ class FakeModel:
         """Return the first name of the state that has ``name`` as one of its names."""
         return self._first[name]
 
+    def _changed(self, module: nn.Module, before: Mapping[str, Any]) -> Iterator[str]:
+        """Yield the plain numbers and strings of a module that the forward has changed."""
+        fqn = self._fqns[id(module)]
+        for name, value in vars(module).items():
+            known = before.get(name)
+            if isinstance(known, _PLAIN_VALUES) and type(value) is type(known) and value != known:
+                yield f"{fqn}.{name}" if fqn else name
+
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
         """Exchange the state for fake tensors, and put everything back at the end."""
@@ -74,6 +91,9 @@ class FakeModel:
             for table, content in tables:
                 table.clear()
                 table.update(content)
+            self.counted = tuple(
+                name for module, attributes in before for name in self._changed(module, attributes)
+            )
             for module, attributes in before:
                 vars(module).clear()
                 vars(module).update(attributes)

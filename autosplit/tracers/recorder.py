@@ -29,7 +29,7 @@ from autosplit.tracers.leaves import updates_state, without_counting
 from autosplit.tracers.randomness import draws_random_numbers
 from autosplit.tracers.recording import CallRecord, Recording
 from autosplit.tracers.recurrent import fake_recurrent
-from autosplit.tracers.refusals import ModelError
+from autosplit.tracers.refusals import ModelError, refuse_call
 
 _UNPACK = torch.Tensor.__iter__
 _VALUES = {"item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__array__"}
@@ -113,6 +113,7 @@ class Recorder(TorchFunctionMode):
             with self:
                 return iter(args[0].unbind(0))
         self._current = func
+        refuse_call(func, args, self.fake.name_of)
         before = versions((args, kwargs))
         out = func(*args, **kwargs)
         written = [tensor for tensor, version in before if tensor._version != version]

@@ -52,14 +52,21 @@ class Recorded:
 
     def notes(self) -> Iterator[str]:
         """Yield what the stages do unlike the model's source."""
-        if self.checkpointed:
-            names = ", ".join(self.checkpointed[:3])
-            more = len(self.checkpointed) - 3
-            names += f" and {more} more" if more > 0 else ""
+        if self.fake.counted:
             yield (
-                f"the model recomputes {names} in backward "
+                f"the forward changes {_listed(self.fake.counted)}; the stages keep what the first "
+                "call found there: what results depend on belongs into a buffer"
+            )
+        if self.checkpointed:
+            yield (
+                f"the model recomputes {_listed(self.checkpointed)} in backward "
                 "(torch.utils.checkpoint); the stages do not unless planned with --recompute"
             )
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    more = len(names) - 3
+    return ", ".join(names[:3]) + (f" and {more} more" if more > 0 else "")
 
 
 @TRACERS.register("torch_level")

@@ -313,3 +313,45 @@ class CustomBackward(nn.Module):
 
     def forward(self, x):
         return Square.apply(self.lin(x))
+
+
+class Counting(nn.Module):
+    """Changes plain attributes in its forward."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.steps = 0
+
+    def forward(self, x):
+        self.steps += 1
+        return self.linear(x) * (1.0 if self.steps < 1000 else 0.5)
+
+
+class TakesGradients(nn.Module):
+    """Returns the gradient of an energy."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x):
+        x = x.clone().requires_grad_(True)
+        energy = torch.tanh(self.linear(x)).sum()
+        return torch.autograd.grad(energy, x, create_graph=True)[0]
+
+
+class Freezing(nn.Module):
+    """Freezes a weight for one of its uses, by method or by attribute."""
+
+    def __init__(self, attribute=False):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.attribute = attribute
+
+    def forward(self, x):
+        if self.attribute:
+            self.linear.weight.requires_grad = False
+        else:
+            self.linear.weight.requires_grad_(False)
+        return self.linear(x)

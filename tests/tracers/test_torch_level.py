@@ -195,6 +195,9 @@ REFUSED = [
     (models.HiddenParameter, "not part of the model"),
     (models.OpaqueOutput, "Opaque"),
     (models.Failing, "cannot be traced"),
+    (models.TakesGradients, "takes gradients itself"),
+    (models.Freezing, "whether linear.weight is trained"),
+    (lambda: models.Freezing(attribute=True), "whether linear.weight is trained"),
 ]
 
 
@@ -203,6 +206,12 @@ def test_refusals_name_the_line(build, message):
     with pytest.raises(TraceError, match=message) as caught:
         trace(loaded(build(), torch.randn(4, 8)))
     assert build is models.OpaqueOutput or "models.py:" in str(caught.value.cause)
+
+
+def test_plain_numbers_that_the_forward_changes_are_told():
+    model = models.Counting()
+    program = trace(loaded(model, torch.randn(4, 8))).program
+    assert any("the forward changes steps" in warning for warning in program.warnings)
 
 
 def test_a_custom_backward_falls_back_to_export():
