@@ -57,7 +57,7 @@ class Devices:
     def link(self, first: Device, second: Device) -> Link:
         """Return the link between two devices as the cost model knows it."""
         cluster = self.cluster
-        if not (cluster.links or cluster.within_node or cluster.default):
+        if not cluster.has_links:
             return link_of(self.fallback.link_bytes_per_s, self.fallback.latency_s)
         said: LinkSpeed = cluster.link(first, second)
         return link_of(said.bytes_per_s, said.latency_s)

@@ -105,6 +105,30 @@ def _parse(
     return float(Decimal(match[1]) * Decimal(str(scale)))
 
 
+def exact_bytes(count: int) -> str:
+    """Return a size that ``parse_bytes`` reads as exactly this one: ``"80GiB"``."""
+    units = {"TiB": 2**40, "GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
+    unit = next((unit for unit, scale in units.items() if count and count % scale == 0), "B")
+    return f"{count // units.get(unit, 1)}{unit}"
+
+
+def exact_rate(bytes_per_s: float) -> str:
+    """Return a rate that ``parse_rate`` reads as exactly this one: ``"1.25GB/s"``."""
+    return _exact(bytes_per_s, {"GB/s": 10**9, "MB/s": 10**6, "kB/s": 10**3, "B/s": 1})
+
+
+def exact_seconds(seconds: float) -> str:
+    """Return a time that ``parse_latency`` reads as exactly this one: ``"5us"``."""
+    return _exact(seconds, {"s": 1, "ms": 1e-3, "us": 1e-6, "ns": 1e-9})
+
+
+def _exact(value: float, units: Mapping[str, float]) -> str:
+    fitting = (unit for unit, scale in units.items() if value >= scale)
+    unit = next(fitting, list(units)[-1])
+    amount = Decimal(str(value)) / Decimal(str(units[unit]))
+    return f"{amount.normalize():f}{unit}"
+
+
 def format_bytes(count: float) -> str:
     """Return a byte count with a binary unit and three digits: ``"16.0 GiB"``."""
     value = float(count)

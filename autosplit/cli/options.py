@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from autosplit import units
+from autosplit import cluster, units
 from autosplit.cli.console import Terminal
 from autosplit.errors import AutosplitError
 
@@ -182,6 +182,17 @@ class CommaNumbers(click.ParamType):  # type: ignore[type-arg]
         return tuple(sorted({int(part) for part in parts}))
 
 
+def _verbatim(text: str) -> str:
+    """Return a text with the marks that keep click from wrapping its paragraphs."""
+    return "\n\n".join(f"\b\n{part}" for part in text.strip().split("\n\n"))
+
+
+CLUSTER_FILE = "A file for --cluster; [links] and [[link]] may be left out:\n\n" + _verbatim(
+    cluster.EXAMPLE
+)
+"""Epilog of the commands that take one."""
+
+
 class ClusterFile(click.ParamType):  # type: ignore[type-arg]
     """A TOML file of devices and links."""
 
@@ -189,8 +200,6 @@ class ClusterFile(click.ParamType):  # type: ignore[type-arg]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the cluster."""
-        from autosplit import cluster
-
         return cluster.read(value) if isinstance(value, str) else value
 
 

@@ -15,6 +15,7 @@ from autosplit.cli.console import Terminal
 from autosplit.cli.kinds import PLAN, PROFILE, WORKLOAD, expect
 from autosplit.cli.options import (
     BYTES,
+    CLUSTER_FILE,
     FILE,
     LATENCY,
     RATE,
@@ -41,28 +42,7 @@ _MICROBATCHES = 4
 """Micro-batches for each stage, where none are asked for."""
 
 
-_CLUSTER_FILE = """\b
-A file for --cluster; [links] and [[link]] may be left out:
-
-\b
-  [[device]]
-  kind = "a100"
-  count = 4
-  memory = "80GiB"
-  speed = 2.0                     # against the device of the profile
-  node = "box0"
-\b
-  [links]
-  default = { bandwidth = "10GB/s", latency = "5us" }
-  node = { bandwidth = "200GB/s" }
-\b
-  [[link]]
-  between = ["box0", "box1"]      # nodes, or devices: "a100-0"
-  bandwidth = "1GB/s"
-"""
-
-
-@click.command(cls=Command, short_help="Find the best stage boundaries.", epilog=_CLUSTER_FILE)
+@click.command(cls=Command, short_help="Find the best stage boundaries.", epilog=CLUSTER_FILE)
 @click.argument("files", metavar="PROFILE...", type=FILE, nargs=-1, required=True)
 @click.option(
     "-o", "--output", type=FILE, help="File to write.  [default: plan.json; none with --json]"
@@ -293,7 +273,7 @@ def _request(gpus: int | None, wishes: dict[str, Any]) -> PlanRequest:
 def _link(wishes: dict[str, Any], said: bool) -> dict[str, Any]:
     """Return the speed of the links: what was said, else what is assumed."""
     cluster, latency_s = wishes["cluster"], wishes["latency_s"]
-    if said or (cluster and (cluster.links or cluster.within_node or cluster.default)):
+    if said or (cluster and cluster.has_links):
         return {"latency_s": latency_s or 0.0}
     return {
         "link_bytes_per_s": ASSUMED_BYTES_PER_S,

@@ -205,7 +205,7 @@ def _plan_facts(plan: Plan) -> list[tuple[str, RenderableType]]:
     speedup = plan.single_s / plan.step_s if plan.step_s else 1.0
     cluster = request.cluster
     link = "free"
-    if cluster and (cluster.links or cluster.within_node or cluster.default):
+    if cluster and cluster.has_links:
         link = "by pair, as the cluster says"
     elif request.link_bytes_per_s:
         link = format_rate(request.link_bytes_per_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from autosplit.checks import require, require_finite, require_unique
 from autosplit.errors import DataError
@@ -34,6 +35,8 @@ class Device:
 
     def __post_init__(self) -> None:
         require_finite(self, "memory_bytes", "speed")
+        require(self, self.memory_bytes != 0, "memory must be above zero")
+        require(self, bool(self.name and self.kind and self.node), "an empty name")
         require(self, self.speed > 0, "speed must be positive")
 
 
@@ -51,7 +54,7 @@ class LinkSpeed:
 
 @dataclass(frozen=True, slots=True)
 class PairLink:
-    """The link between two devices, or between all devices of two nodes."""
+    """The link between two devices, between all devices of two nodes, or inside one node."""
 
     ends: tuple[str, str]
     speed: LinkSpeed
@@ -82,6 +85,15 @@ class Cluster:
         require(self, bool(self.devices), "a cluster needs at least one device")
         require_unique(self, "device", (device.name for device in self.devices))
 
+    @property
+    def has_links(self) -> bool:
+        """Whether anything is said about links; else they are left to the request."""
+        return bool(self.links or self.within_node or self.default)
+
+    @cached_property
+    def _pairs(self) -> dict[frozenset[str], LinkSpeed]:
+        return {frozenset(link.ends): link.speed for link in self.links}
+
     def link(self, first: Device, second: Device) -> LinkSpeed:
         """Return the link between two devices; what is said most closely counts.
 
@@ -90,10 +102,9 @@ class Cluster:
         DataError
             If nothing is said about it.
         """
-        pairs = {frozenset(link.ends): link.speed for link in self.links}
         said = (
-            pairs.get(frozenset((first.name, second.name)))
-            or pairs.get(frozenset((first.node, second.node)))
+            self._pairs.get(frozenset((first.name, second.name)))
+            or self._pairs.get(frozenset((first.node, second.node)))
             or (self.within_node if first.node == second.node else None)
             or self.default
         )
