@@ -45,7 +45,8 @@ def to_data(value: Any) -> Any:
 
 def _fields(value: object) -> dict[str, Any]:
     """Return what stands in the fields of a dataclass, by name."""
-    return {name: getattr(value, name) for name in _names(type(value))}
+    kind: Any = type(value)
+    return {name: getattr(value, name) for name in _names(kind)}
 
 
 @functools.cache
