@@ -362,3 +362,17 @@ def test_building_that_needs_values_is_refused_on_meta(tmp_path: Path) -> None:
     assert raised.value.cause is not None
     assert re.search(r"net\.py:\d+: ", raised.value.cause)
     assert "--on-meta" in (raised.value.hint or "")
+
+
+def test_example_inputs_may_leave_the_batch_size_out(tmp_path):
+    path = tmp_path / "fixed.py"
+    path.write_text(
+        "import torch\n"
+        "def build():\n    return torch.nn.Linear(3, 2)\n"
+        "def example_inputs():\n    return torch.zeros(5, 3)\n"
+    )
+    loaded = load_model(ModelRef(f"{path}:build"))
+    assert loaded.args[0].shape == (5, 3)
+    assert loaded.batch_dims == [0]
+    with pytest.raises(UsageError, match="takes no batch size"):
+        load_model(ModelRef(f"{path}:build", batch_size=2))

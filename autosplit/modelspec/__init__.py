@@ -102,11 +102,12 @@ def _load_python(ref: ModelRef) -> LoadedModel:
     module = import_source(source)
     model, args, kwargs = call_builder(module, name, on_meta=ref.on_meta)
     maker = _function(module, "example_inputs")
-    example_inputs = functools.partial(call_example_inputs, maker) if maker else None
+    example_inputs = _sized_inputs(maker, ref.batch_size) if maker else None
     own = args is not None or kwargs is not None
-    if maker is not None and example_inputs is not None and (not own or ref.batch_size):
-        batch_size = ref.batch_size or _default_batch(maker)
-        args, kwargs = example_inputs(batch_size)
+    if maker is not None and example_inputs is None and not own:
+        args, kwargs = call_example_inputs(maker, None)
+    elif maker is not None and example_inputs is not None and (not own or ref.batch_size):
+        args, kwargs = example_inputs(ref.batch_size or _default_batch(maker))
     loaded = LoadedModel(
         ref,
         model,
@@ -167,6 +168,26 @@ def _compared(
     found = shapes.compared_batch_dimensions(example_inputs(2), example_inputs(3))
     same = found is not None and len(found) == sum(1 for _ in walk_inputs(args, kwargs))
     return found if same else None
+
+
+def _sized_inputs(
+    maker: Callable[..., Any], batch_size: int | None
+) -> Callable[[int], tuple[tuple[Any, ...], dict[str, Any]]] | None:
+    """Return ``example_inputs`` as a function of the batch size; None if it takes none.
+
+    Raises
+    ------
+    UsageError
+        If it takes none although a size is asked for.
+    """
+    if inspect.signature(maker).parameters:
+        return functools.partial(call_example_inputs, maker)
+    if batch_size:
+        raise UsageError(
+            f"example_inputs() takes no batch size, so --batch-size {batch_size} cannot be met",
+            hint="give it a parameter: def example_inputs(batch_size)",
+        )
+    return None
 
 
 def _default_batch(maker: Callable[..., Any]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import warnings
 from collections.abc import Iterator
 
 from autosplit.errors import TraceError
@@ -55,11 +56,16 @@ def trace(loaded: LoadedModel, tracer: str = "auto") -> Trace:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep torch from logging the stack of a call that fails on fake tensors: we tell of it."""
+    """Keep torch from logging the stack of a call that fails on fake tensors: we tell of it.
+
+    And from warning of sizes in a graph, which are written out as expressions.
+    """
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     before, logger.disabled = logger.disabled, True
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Raw Sym", UserWarning)
+            yield
     finally:
         logger.disabled = before
 
@@ -70,5 +76,5 @@ def _with_warnings(trace: Trace, failures: list[tuple[str, TraceError]]) -> Trac
         + (f" ({error.cause})" if error.cause else "")
         for name, error in failures
     )
-    warnings = (*trace.program.warnings, *notes)
-    return dataclasses.replace(trace, program=dataclasses.replace(trace.program, warnings=warnings))
+    told = (*trace.program.warnings, *notes)
+    return dataclasses.replace(trace, program=dataclasses.replace(trace.program, warnings=told))
