@@ -150,6 +150,10 @@ class ChainProblem:
         with M = ``microbatches``.
     fixed
         ``(node, stage)`` pairs.
+    apart
+        Pairs of sets of nodes: no stage holds nodes of both.
+    alone
+        Nodes whose stage holds nothing else.
     kinds
         Devices whose order is free (S in all); replaces ``speeds`` and ``budget_bytes``.
     kind_links
@@ -175,6 +179,8 @@ class ChainProblem:
     budget_bytes: tuple[float, ...] = ()
     boundary_factor: tuple[float, ...] = ()
     fixed: tuple[tuple[int, int], ...] = ()
+    apart: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
+    alone: tuple[int, ...] = ()
     communication: Literal["pass_through", "per_device"] = "pass_through"
     overlap: bool = False
     objective: Literal["bottleneck", "step"] = "bottleneck"
@@ -246,6 +252,11 @@ class ChainProblem:
                 f"cannot fix node {node} to stage {stage}",
             )
             require(self, stage_of.setdefault(node, stage) == stage, f"node {node} is fixed twice")
+        for first, second in self.apart:
+            require(self, bool(first and second), "nodes are to stay apart from none")
+            require(self, not set(first) & set(second), "a node cannot stay apart from itself")
+        placed = (*self.alone, *(node for pair in self.apart for part in pair for node in part))
+        require(self, all(node in nodes for node in placed), "unknown node alone or apart")
 
     def _check_devices(self) -> None:
         alike = len(set(self.links)) <= 1

@@ -276,6 +276,8 @@ class _Block:
         self.work = work
         inst = search.inst
         self.valid = pairs.valid(uppers, lowers)
+        if inst.problem.apart or inst.problem.alone:
+            self.valid &= ~pairs.forbidden(uppers, lowers)
         self.paid = pairs.paid(uppers, lowers) if inst.per_device else None
         self.bytes: Floats | None = None
         if search.memory:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -99,7 +99,9 @@ class _Rule:
         ).reshape(-1, inst.num_nodes)
         self.costs = np.vstack([inst.net_cost, inst.received, inst.returned]).T.tolist()
         self.pins = [frozenset(net.pins) for net in problem.nets]
-        self.fixed = {node for node, _ in problem.fixed}
+        self.alone = set(problem.alone)
+        self.placed = {node for node, _ in problem.fixed} | self.alone
+        self.placed.update(node for pair in problem.apart for part in pair for node in part)
         self.bytes = (inst.static + inst.in_flight.max() * inst.saved).tolist()
         self.factor = float(inst.factor.min())
         self.shared: list[list[int]] = [[] for _ in range(inst.num_nodes)]
@@ -110,7 +112,9 @@ class _Rule:
     def allows(self, other: int, node: int, earlier: bool) -> bool:
         """Return whether ``node`` may always join ``other``."""
         inst = self.inst
-        if node in self.fixed or (inst.excluded[:, node] & ~inst.excluded[:, other]).any():
+        if node in self.placed or other in self.alone:
+            return False
+        if (inst.excluded[:, node] & ~inst.excluded[:, other]).any():
             return False
         gain = self._gain(other, node)
         links = gain[:-2]
@@ -176,7 +180,7 @@ def _merged(problem: ChainProblem, pairs: list[tuple[int, int]]) -> tuple[ChainP
         dataclasses.replace(
             kind,
             work_s=sums(kind.work_s),
-            excluded=tuple(sorted({renamed[node] for node in kind.excluded})),
+            excluded=_moved(kind.excluded, renamed),
         )
         for kind in problem.kinds
     )
@@ -191,13 +195,20 @@ def _merged(problem: ChainProblem, pairs: list[tuple[int, int]]) -> tuple[ChainP
         recompute_s=sums(problem.recompute_s),
         recompute_bytes=sums(problem.recompute_bytes),
         shared=tuple(
-            Shared(tuple(sorted({renamed[node] for node in each.nodes})), each.static_bytes)
-            for each in problem.shared
+            Shared(_moved(each.nodes, renamed), each.static_bytes) for each in problem.shared
         ),
         fixed=tuple(sorted({(renamed[node], stage) for node, stage in problem.fixed})),
+        apart=tuple(
+            (_moved(first, renamed), _moved(second, renamed)) for first, second in problem.apart
+        ),
+        alone=_moved(problem.alone, renamed),
         kinds=kinds,
     )
     return merged, renamed
+
+
+def _moved(nodes: Iterable[int], renamed: list[int]) -> tuple[int, ...]:
+    return tuple(sorted({renamed[node] for node in nodes}))
 
 
 def _renamed(problem: ChainProblem, host: list[int]) -> list[int]:

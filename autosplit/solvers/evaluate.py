@@ -204,6 +204,7 @@ def _violations(
         for node, stage in problem.fixed
         if stage_of[node] != stage
     ]
+    broken += _neighbours(problem, stages)
     if problem.kinds:
         used = [list(kind_of).count(kind) for kind in range(len(problem.kinds))]
         if used != [kind.count for kind in problem.kinds]:
@@ -218,4 +219,22 @@ def _violations(
             broken.append(f"stage {stage} needs {memory[stage]:.0f} bytes")
         if set(device.excluded).intersection(nodes):
             broken.append(f"stage {stage} holds a node its device cannot run")
+    return broken
+
+
+def _neighbours(problem: ChainProblem, stages: list[list[int]]) -> list[str]:
+    """Return which nodes share a stage though they must not."""
+    broken = []
+    for stage, nodes in enumerate(stages):
+        held = set(nodes)
+        broken += [
+            f"stage {stage} holds nodes of {first} and {second}, which are to stay apart"
+            for first, second in problem.apart
+            if held.intersection(first) and held.intersection(second)
+        ]
+        broken += [
+            f"node {node} is not alone in stage {stage}"
+            for node in problem.alone
+            if node in held and len(held) > 1
+        ]
     return broken

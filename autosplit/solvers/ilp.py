@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -27,7 +28,8 @@ from autosplit.solvers.bounds import step_bound
 from autosplit.solvers.evaluate import evaluate
 from autosplit.solvers.instance import Instance
 from autosplit.solvers.linear import Affine, LinearProgram
-from autosplit.solvers.prefix_model import ImpossibleError, PrefixModel, TooLargeError
+from autosplit.solvers.placement import ImpossibleError, TooLargeError
+from autosplit.solvers.prefix_model import PrefixModel
 
 OPEN_PER_SECOND = 2000
 """Open positions of nodes per second of the time limit above which a program is not tried."""
@@ -44,19 +46,19 @@ class _Outcome:
     bound: float
 
 
-class _PulpSolver:
+class _PulpSolver(ABC):
     """Common part of the solvers behind PuLP."""
 
     name: ClassVar[str]
 
     @classmethod
+    @abstractmethod
     def is_available(cls) -> bool:
         """Return whether PuLP and the solver are installed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def run(self, program: Any, time_limit_s: float, gap: float) -> _Outcome:
         """Solve a PuLP program in place."""
-        raise NotImplementedError
 
     def solve(
         self,
@@ -134,7 +136,7 @@ class _PulpSolver:
         if outcome.status == "unknown":
             return None, bound
         values = [variable.value() or 0.0 for variable in variables]
-        plan = _solution(inst, order, model.stages(values), model.recompute(values), self.name)
+        plan = _solution(inst, order, model.at.stages(values), model.recompute(values), self.name)
         if plan is None:
             return None, bound
         if outcome.status == "optimal" and gap == 0:

@@ -7,7 +7,7 @@ fixed order and devices in a free order are one case.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -36,8 +36,10 @@ class Instance:
         reference``. Sums of it bound loads on any mix of devices.
     net_cost
         Seconds per link and net, shape (links, nets).
+    strict
+        ``(before, after)`` pairs of nodes with a path between them that cannot share a stage.
     earliest, latest
-        First and last stage each node may stand in, given the fixed nodes.
+        First and last stage each node may stand in, given the fixed nodes and strict pairs.
     """
 
     def __init__(self, problem: ChainProblem) -> None:
@@ -47,7 +49,7 @@ class Instance:
         self._read_devices()
         self._read_nets()
         self._read_memory()
-        self._read_fixed()
+        self._read_places()
 
     # ------------------------------------------------------------ reading the problem
 
@@ -131,7 +133,7 @@ class Instance:
         )
         self.memory_may_bind = bool(min(kind.budget_bytes for kind in self.kinds) < whole)
 
-    def _read_fixed(self) -> None:
+    def _read_places(self) -> None:
         self.predecessors: list[list[int]] = [[] for _ in range(self.num_nodes)]
         self.successors: list[list[int]] = [[] for _ in range(self.num_nodes)]
         for before, after in sorted(set(self.problem.edges)):
@@ -141,14 +143,32 @@ class Instance:
         latest = [self.num_stages - 1] * self.num_nodes
         for node, stage in self.problem.fixed:
             earliest[node] = latest[node] = stage
-        for node in range(self.num_nodes):
-            for before in self.predecessors[node]:
-                earliest[node] = max(earliest[node], earliest[before])
-        for node in reversed(range(self.num_nodes)):
-            for after in self.successors[node]:
-                latest[node] = min(latest[node], latest[after])
+        self.strict = self._strict()
+        steps = dict.fromkeys(self.problem.edges, 0) | dict.fromkeys(self.strict, 1)
+        for before, after in sorted(steps, key=lambda pair: pair[1]):
+            step = steps[before, after]
+            earliest[after] = max(earliest[after], earliest[before] + step)
+        for before, after in sorted(steps, reverse=True):
+            latest[before] = min(latest[before], latest[after] - steps[before, after])
         self.earliest: Ints = np.array(earliest, np.int64)
         self.latest: Ints = np.array(latest, np.int64)
+
+    def _strict(self) -> tuple[tuple[int, int], ...]:
+        problem = self.problem
+        alone = set(problem.alone)
+        found = {edge for edge in problem.edges if not alone.isdisjoint(edge)}
+        for pair in problem.apart:
+            for earlier, later in (pair, pair[::-1]):
+                last, first = self.extremes(earlier)[1], self.extremes(later)[0]
+                found |= {(a, b) for a in last for b in first if self._reaches(a, b)}
+        return tuple(sorted(found))
+
+    def related(self, node: int, other: int) -> bool:
+        """Return whether two nodes are one, or a path leads from one to the other."""
+        return self._reaches(node, other) or self._reaches(other, node)
+
+    def _reaches(self, node: int, other: int) -> bool:
+        return bool(self.descendants[node, other >> 3] >> (other & 7) & 1)
 
     # ------------------------------------------------------------ devices and links
 
@@ -192,6 +212,14 @@ class Instance:
         yield from extend()
 
     # ------------------------------------------------------------ closures
+
+    def extremes(self, nodes: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Return the nodes without an ancestor and without a descendant among the nodes."""
+        reach = unpack(self.descendants[list(nodes)], self.num_nodes)[:, list(nodes)]
+        np.fill_diagonal(reach, False)
+        first = [node for i, node in enumerate(nodes) if not reach[:, i].any()]
+        last = [node for i, node in enumerate(nodes) if not reach[i].any()]
+        return first, last
 
     @cached_property
     def ancestors(self) -> npt.NDArray[np.uint8]:

@@ -15,11 +15,13 @@ Pick = Callable[[list[int], set[int]], int]
 
 
 def topological_orders(inst: Instance, count: int, seed: int = 0) -> Iterator[list[int]]:
-    """Yield up to ``count`` topological orders that respect the fixed nodes.
+    """Yield up to ``count`` topological orders that respect the fixed nodes, if there is any.
 
     The first goes by index, the second takes the newest ready node (depth first), the third the
     node that keeps the crossing nets cheapest; the others mix these with seeded chance.
     """
+    if (inst.earliest > inst.latest).any():
+        return
     rng = random.Random(seed)
     greedy = _least_crossing(inst, rng)
     yield from (_order(inst, pick) for pick in (_by_index, _newest, greedy)[:count])

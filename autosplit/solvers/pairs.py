@@ -137,6 +137,24 @@ class Pairs:
             open_ = open_[~held]
         total[above, below] += space
 
+    # ------------------------------------------------------------ what stages may hold
+
+    def forbidden(self, uppers: Ints, lowers: slice) -> Bools:
+        """Return which stages hold nodes that are to stay apart, or alone."""
+        problem = self.inst.problem
+        size = self.upper.size[uppers][:, None] - self.lower.size[lowers][None, :]
+        bad = np.zeros(size.shape, bool)
+        for first, second in problem.apart:
+            bad |= self._holds_any(first, uppers, lowers) & self._holds_any(second, uppers, lowers)
+        for node in problem.alone:
+            bad |= self._holds_any((node,), uppers, lowers) & (size > 1)
+        return bad
+
+    def _holds_any(self, nodes: tuple[int, ...], uppers: Ints, lowers: slice) -> Bools:
+        chosen = np.zeros(self.inst.num_nodes, bool)
+        chosen[list(nodes)] = True
+        return self.holds(chosen, uppers, lowers)
+
     def holds(self, chosen: Bools, uppers: Ints, lowers: slice) -> Bools:
         """Return which stages hold a chosen node."""
         result: Bools = self.difference(chosen.astype(float), uppers, lowers) > 0.5

@@ -1,10 +1,6 @@
 """The chain problem as an integer linear program, for devices in one order.
 
-``y[v, s]`` is 1 when node v stands in stages 0..s, so that stage s holds ``y[v, s] - y[v, s-1]``.
-Given a plan of value T, most of these are known beforehand: v cannot lie before a boundary when
-its ancestors weigh more than the stages before it can do in T, and must when its descendants
-weigh more than the stages after it can. Known ones are plain numbers and never become variables;
-this fixing is what makes the program small.
+Where nodes stand is said by ``placement``; here is what that costs: nets, loads and memory.
 
 Times are in units of a thousandth of the lower bound and bytes in thousandths of the budget, so
 that the absolute tolerances of solvers are far below any difference that matters.
@@ -18,18 +14,11 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from autosplit.solvers.bounds import loosest_load, step_bound
-from autosplit.solvers.instance import Bools, Instance, unpack
+from autosplit.solvers.instance import Instance
 from autosplit.solvers.linear import Affine, LinearProgram
+from autosplit.solvers.placement import Placement, need
 
 SCALE = 1000.0
-
-
-class ImpossibleError(Exception):
-    """No plan reaches the cut-off."""
-
-
-class TooLargeError(Exception):
-    """The program has more variables than can be built, let alone solved, in the time."""
 
 
 class PrefixModel:
@@ -62,8 +51,7 @@ class PrefixModel:
         self.most = self._cut_off(known) * (1 + 1e-7)
         self.floor = inst.lower_bound()
         self.unit = SCALE / (self.floor or 1.0)
-        self.y = self._prefix_variables(most_open)
-        self._order_rows()
+        self.at = Placement(inst, self.order, self.program, self.most, most_open)
         self.crossing = self._crossings()
         self._objective()
         if inst.memory_may_bind:
@@ -79,77 +67,6 @@ class PrefixModel:
             most = min(most, (known - rest) / repeats, known / (repeats + 1))
         return most
 
-    def _need(self, possible: bool) -> None:
-        if not possible:
-            raise ImpossibleError
-
-    # ------------------------------------------------------------ nodes
-
-    def _prefix_variables(self, most_open: float) -> list[list[Affine | float]]:
-        """Return ``y[s][v]`` for s from -1 (nothing) to S-1 (everything), shifted by one."""
-        inst = self.inst
-        decided = [self._decided(boundary) for boundary in range(1, inst.num_stages)]
-        self._need(not any((inside & outside).any() for inside, outside in decided))
-        if sum(int((~inside & ~outside).sum()) for inside, outside in decided) > most_open:
-            raise TooLargeError
-        inner: list[list[Affine | float]] = [
-            [
-                1.0 if sure else 0.0 if never else self.program.variable(0, 1, integer=True)
-                for sure, never in zip(inside.tolist(), outside.tolist(), strict=True)
-            ]
-            for inside, outside in decided
-        ]
-        return [[0.0] * inst.num_nodes, *inner, [1.0] * inst.num_nodes]
-
-    def _decided(self, boundary: int) -> tuple[Bools, Bools]:
-        """Return the nodes that surely lie before a boundary, and surely behind it."""
-        inst = self.inst
-        used, rest = list(self.order[:boundary]), list(self.order[boundary:])
-        capacity = inst.pace * np.maximum(self.most - inst.entry, 0.0) * (1 + 1e-9) + 1e-12
-        before, after = inst.weights_before, inst.weights_after
-        outside = (before[:, 0] > capacity[used].sum()) | (inst.earliest >= boundary)
-        inside = (after[:, 0] > capacity[rest].sum()) | (inst.latest < boundary)
-        if inst.memory_may_bind:
-            budgets = np.array([kind.budget_bytes for kind in inst.kinds]) * (1 + 1e-9)
-            flight = inst.in_flight
-            need = before[:, 1] + flight[:boundary].min() * before[:, 2]
-            outside |= need > budgets[used].sum()
-            need = after[:, 1] + flight[boundary:].min() * after[:, 2]
-            inside |= need > budgets[rest].sum()
-        return inside, outside
-
-    def _order_rows(self) -> None:
-        """Ask for growing prefixes, edges that point forward and devices that can run."""
-        inst = self.inst
-        for stage in range(inst.num_stages):
-            before, until = self.y[stage], self.y[stage + 1]
-            for node in range(inst.num_nodes):
-                self._implies(before[node], until[node])
-                if inst.excluded[self.order[stage], node]:
-                    self._implies(until[node], before[node])
-            for first, second in inst.problem.edges:
-                self._implies(until[second], until[first])
-        if not inst.problem.allow_empty:
-            for stage in range(inst.num_stages):
-                held = self._held(stage, np.ones(inst.num_nodes).tolist())
-                self._need(self.program.at_most(1.0, held))
-
-    def _implies(self, first: Affine | float, second: Affine | float) -> None:
-        if first is second or first == 0.0 or second == 1.0:
-            return
-        self._need(self.program.at_most(first, second))
-
-    def _in_stage(self, node: int, stage: int) -> Affine:
-        return Affine().add(self.y[stage + 1][node]).add(self.y[stage][node], -1.0)
-
-    def _held(self, stage: int, weights: Sequence[float]) -> Affine:
-        """Return the weight of a stage."""
-        total = Affine()
-        for weight, after, before in zip(weights, self.y[stage + 1], self.y[stage], strict=True):
-            if weight and after is not before:
-                total.add(after, weight).add(before, -weight)
-        return total
-
     # ------------------------------------------------------------ nets
 
     def _link(self, boundary: int) -> int:
@@ -164,7 +81,7 @@ class PrefixModel:
         needed = not inst.per_device or bool(inst.factor.any() and inst.memory_may_bind)
         if not needed:
             return [{} for _ in range(inst.num_stages - 1)]
-        ends = [self._extremes(net.pins) for net in inst.problem.nets]
+        ends = [inst.extremes(net.pins) for net in inst.problem.nets]
         return [
             {
                 net: crossing
@@ -174,19 +91,10 @@ class PrefixModel:
             for boundary in range(inst.num_stages - 1)
         ]
 
-    def _extremes(self, pins: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Return the pins without an ancestor and without a descendant among the pins."""
-        inst = self.inst
-        reach = unpack(inst.descendants[list(pins)], inst.num_nodes)[:, list(pins)]
-        np.fill_diagonal(reach, False)
-        first = [pin for i, pin in enumerate(pins) if not reach[:, i].any()]
-        last = [pin for i, pin in enumerate(pins) if not reach[i].any()]
-        return first, last
-
     def _crossing(
         self, net: int, first: list[int], last: list[int], boundary: int
     ) -> Affine | None:
-        prefix = self.y[boundary + 1]
+        prefix = self.at.y[boundary + 1]
         highs = self._distinct(prefix[pin] for pin in first)
         lows = self._distinct(prefix[pin] for pin in last)
         if self.inst.to_end[net]:
@@ -228,7 +136,7 @@ class PrefixModel:
         for net, cost in zip(inst.problem.nets, inst.net_cost[0].tolist(), strict=True):
             if not cost:
                 continue
-            inside = [self._in_stage(pin, stage) for pin in net.pins]
+            inside = [self.at.in_stage(pin, stage) for pin in net.pins]
             if all(each.known for each in inside):
                 touched = {each.constant for each in inside}
                 total.add(cost * self.unit if len(touched) > 1 else 0.0)
@@ -248,8 +156,10 @@ class PrefixModel:
     def _objective(self) -> None:
         inst, program = self.inst, self.program
         top = min(self.most, loosest_load(inst)) * self.unit
-        largest = program.variable(self.floor * self.unit * (1 - 1e-9), top)
-        boundaries = [] if inst.per_device else [self._boundary(b) for b in range(len(self.y) - 2)]
+        largest = program.variable(self.floor * self.unit * (1 - 1e-12), top)
+        boundaries = (
+            [] if inst.per_device else [self._boundary(b) for b in range(inst.num_stages - 1)]
+        )
         around: list[Affine] = [Affine(), *boundaries, Affine()]
         self.recomputed: list[dict[int, Affine]] = [{} for _ in self.order]
         step = inst.problem.objective == "step"
@@ -264,7 +174,7 @@ class PrefixModel:
                 parts = [work.add(around[stage] if stage else 0.0).add(around[stage + 1])]
             load = program.variable(0, top) if step else largest
             for part in parts:
-                self._need(program.at_most(part, load))
+                need(program.at_most(part, load))
             if step:
                 program.at_most(load, largest)
             loads.append(load)
@@ -279,17 +189,17 @@ class PrefixModel:
     def _work(self, stage: int, kind: int) -> Affine:
         """Return the compute time of a stage, with its entry and what it recomputes."""
         inst, program = self.inst, self.program
-        work = self._held(stage, (inst.work[kind] * self.unit).tolist())
+        work = self.at.held(stage, (inst.work[kind] * self.unit).tolist())
         entry = float(inst.entry[kind]) * self.unit
         if entry and inst.problem.allow_empty:
             used = program.variable(0, 1)
             for node in range(inst.num_nodes):
-                program.at_most(self._in_stage(node, stage), used)
+                program.at_most(self.at.in_stage(node, stage), used)
             work.add(used, entry)
         else:
             work.add(entry)
         for node in np.flatnonzero(inst.recompute_bytes).tolist():
-            held = self._in_stage(node, stage)
+            held = self.at.in_stage(node, stage)
             if held.known and not held.constant:
                 continue
             chosen = program.variable(0, 1, integer=True)
@@ -306,7 +216,7 @@ class PrefixModel:
         entries = 0.0 if inst.problem.allow_empty else 1.0
         for boundary in range(1, inst.num_stages):
             before = Affine()
-            for weight, inside in zip(weights.tolist(), self.y[boundary], strict=True):
+            for weight, inside in zip(weights.tolist(), self.at.y[boundary], strict=True):
                 if weight and inside != 0.0:
                     before.add(inside, weight)
             after = Affine(float(weights.sum())).add(before, -1.0)
@@ -316,7 +226,7 @@ class PrefixModel:
                 if boundaries and not inst.problem.overlap:
                     side.add(boundaries[boundary - 1], float(paces.min()))
                 limit = Affine().add(largest, float(paces.sum()))
-                self._need(self.program.at_most(side, limit))
+                need(self.program.at_most(side, limit))
 
     # ------------------------------------------------------------ memory
 
@@ -327,31 +237,21 @@ class PrefixModel:
             if math.isinf(budget):
                 continue
             flight = float(inst.in_flight[stage])
-            need = self._held(stage, (inst.static + flight * inst.saved).tolist())
+            total = self.at.held(stage, (inst.static + flight * inst.saved).tolist())
             for node, chosen in self.recomputed[stage].items():
-                need.add(chosen, -flight * float(inst.recompute_bytes[node]))
+                total.add(chosen, -flight * float(inst.recompute_bytes[node]))
             for shared in inst.problem.shared:
-                need.add(self._any(stage, shared.nodes), shared.static_bytes)
-            need.add(self._workspace(stage))
+                total.add(self.at.any(stage, shared.nodes), shared.static_bytes)
+            total.add(self._workspace(stage))
             factor = float(inst.factor[stage])
             if factor and stage:
                 for net, crossing in self.crossing[stage - 1].items():
-                    need.add(crossing, factor * float(inst.received[net]))
+                    total.add(crossing, factor * float(inst.received[net]))
             if factor and stage < inst.num_stages - 1:
                 for net, crossing in self.crossing[stage].items():
-                    need.add(crossing, factor * float(inst.returned[net]))
-            scaled = Affine().add(need, SCALE / max(budget, 1.0))
-            self._need(program.at_most(scaled, SCALE * min(budget, 1.0)))
-
-    def _any(self, stage: int, nodes: Sequence[int]) -> Affine:
-        """Return whether a stage holds any of the nodes."""
-        held = [self._in_stage(node, stage) for node in nodes]
-        if all(each.known for each in held):
-            return Affine(max(each.constant for each in held))
-        result = self.program.variable(0, 1)
-        for each in held:
-            self.program.at_most(each, result)
-        return result
+                    total.add(crossing, factor * float(inst.returned[net]))
+            scaled = Affine().add(total, SCALE / max(budget, 1.0))
+            need(program.at_most(scaled, SCALE * min(budget, 1.0)))
 
     def _workspace(self, stage: int) -> Affine:
         """Return the largest workspace of a stage."""
@@ -359,7 +259,7 @@ class PrefixModel:
         held = [
             (each, space[node])
             for node in np.flatnonzero(self.inst.workspace).tolist()
-            if not (each := self._in_stage(node, stage)).known or each.constant
+            if not (each := self.at.in_stage(node, stage)).known or each.constant
         ]
         if not held:
             return Affine()
@@ -375,19 +275,6 @@ class PrefixModel:
         return Affine().add(result, most)
 
     # ------------------------------------------------------------ reading a solution
-
-    def stages(self, values: Sequence[float]) -> tuple[int, ...]:
-        """Return the stage of each node from the values of the variables."""
-
-        def is_set(value: Affine | float) -> bool:
-            if isinstance(value, Affine):
-                return values[next(iter(value.terms))] > 0.5
-            return value > 0.5
-
-        inner = self.y[1:-1]
-        return tuple(
-            sum(not is_set(prefix[node]) for prefix in inner) for node in range(self.inst.num_nodes)
-        )
 
     def recompute(self, values: Sequence[float]) -> tuple[int, ...]:
         """Return the nodes that are recomputed."""

@@ -125,6 +125,7 @@ def problems(
     if recompute:
         options["recompute_s"] = numbers(count)
         options["recompute_bytes"] = options["saved_bytes"]
+    options |= _neighbours(draw, count)
     if draw(st.integers(0, 3)) == 0:
         node = draw(st.integers(0, count - 1))
         options["fixed"] = ((node, draw(st.integers(0, stages - 1))),)
@@ -142,6 +143,18 @@ def problems(
         allow_empty=draw(st.booleans()),
         **options,  # type: ignore[arg-type]
     )
+
+
+def _neighbours(draw: st.DrawFn, count: int) -> dict[str, object]:
+    """Draw, now and then, nodes that stay apart and one that stays alone."""
+    options: dict[str, object] = {}
+    if draw(st.integers(0, 2)) == 0:
+        chosen = draw(st.lists(st.integers(0, count - 1), unique=True, min_size=2, max_size=4))
+        split = draw(st.integers(1, len(chosen) - 1))
+        options["apart"] = ((tuple(sorted(chosen[:split])), tuple(sorted(chosen[split:]))),)
+    if draw(st.integers(0, 3)) == 0:
+        options["alone"] = (draw(st.integers(0, count - 1)),)
+    return options
 
 
 def _kinds(
