@@ -187,7 +187,13 @@ def _variants(
     model: CostModel, wishes: Constraints, request: PlanRequest, devices: Devices | None
 ) -> Iterator[_Variant]:
     pose = partial(
-        chain.problem, model, wishes.groups, fixed=wishes.fixed, recompute=request.recompute
+        chain.problem,
+        model,
+        wishes.groups,
+        fixed=wishes.fixed,
+        apart=wishes.apart,
+        alone=wishes.alone,
+        recompute=request.recompute,
     )
     if devices is None:
         yield _Variant(model, pose, pose())

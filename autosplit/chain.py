@@ -29,6 +29,8 @@ def problem(
     groups: Groups,
     *,
     fixed: Iterable[tuple[int, int]] = (),
+    apart: Iterable[tuple[tuple[int, ...], tuple[int, ...]]] = (),
+    alone: Iterable[int] = (),
     kinds: tuple[DeviceKind, ...] = (),
     kind_links: tuple[tuple[Link, ...], ...] = (),
     recompute: Recompute = "none",
@@ -44,6 +46,8 @@ def problem(
         The nodes of the problem.
     fixed
         ``(group, stage)`` pairs.
+    apart, alone
+        Pairs of sets of groups that share no stage, and groups that share it with none.
     kinds, kind_links
         Devices in free order; they replace places and links of the model.
     recompute
@@ -76,6 +80,8 @@ def problem(
         kind_links=kind_links,
         in_flight=model.schedule.in_flight,
         fixed=tuple(fixed),
+        apart=tuple(apart),
+        alone=tuple(alone),
         overlap=model.overlap,
         objective=model.objective,
         microbatches=model.schedule.microbatches,

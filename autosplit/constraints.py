@@ -1,18 +1,22 @@
-"""What users wish of a plan, in terms of layers: pins and layers that stay together.
+"""What users wish of a plan, in terms of layers: where some stand, and with which others.
 
-A wish names a layer ("h.3.attn") or a module path ("h.3"), which means all layers inside of it.
+Wishes that contradict one another are refused by name where that can be seen without a search.
 """
 
 from __future__ import annotations
 
 import bisect
-import difflib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import TypeVar
 
 from autosplit.errors import InfeasibleError, UsageError
-from autosplit.graph import Graph, contract
+from autosplit.graph import Graph, contract, find, modules
 from autosplit.types import PlanRequest
+
+T = TypeVar("T")
+Pair = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,20 +29,40 @@ class Constraints:
         Layers that stay together, each layer in one group, in a topological order.
     fixed
         ``(group, stage)`` pairs.
+    apart
+        Pairs of sets of groups: no stage holds groups of both.
+    alone
+        Groups whose stage holds nothing else.
     """
 
     groups: tuple[tuple[int, ...], ...]
-    fixed: tuple[tuple[int, int], ...]
+    fixed: tuple[tuple[int, int], ...] = ()
+    apart: tuple[Pair, ...] = ()
+    alone: tuple[int, ...] = ()
 
     def met_by(self, stage_of: Sequence[int]) -> bool:
-        """Return whether the stages of the layers keep groups whole and where they belong."""
-        return all(
-            stage_of[layer] == stage_of[group[0]] for group in self.groups for layer in group
-        ) and all(stage_of[self.groups[group][0]] == stage for group, stage in self.fixed)
+        """Return whether the stages of the layers grant every wish."""
+        placed = [stage_of[group[0]] for group in self.groups]
+        return (
+            all(
+                stage_of[layer] == stage
+                for group, stage in zip(self.groups, placed, strict=True)
+                for layer in group
+            )
+            and all(placed[group] == stage for group, stage in self.fixed)
+            and all(
+                {placed[group] for group in first}.isdisjoint(placed[group] for group in second)
+                for first, second in self.apart
+            )
+            and all(placed.count(placed[group]) == 1 for group in self.alone)
+        )
 
 
 def read(graph: Graph, request: PlanRequest) -> Constraints:
     """Return what the wishes of a request mean for a graph.
+
+    A wish names a layer or a module and means all layers inside of it; a pattern stands for every
+    module that fits it (see ``graph.modules``).
 
     Raises
     ------
@@ -47,67 +71,111 @@ def read(graph: Graph, request: PlanRequest) -> Constraints:
     InfeasibleError
         If wishes contradict one another or the order of the layers.
     """
-    stages = request.stages
-    stage_of = _pinned(graph, stages, (*request.pins, *_given(graph, request)))
-    together = [
-        [layer for name in names for layer in find(graph, name)] for names in request.together
-    ]
-    if request.granularity == "block":
-        together += _blocks(graph)
-    groups = contract(len(graph), graph.edges, together)
-    if len(groups) < stages:
+    stage_of = _pinned(graph, request)
+    alone = _named_pieces(graph, "--alone", request.alone)
+    together = _named_pieces(graph, "--together", request.together)
+    pieces = [layers for _, layers in (*together, *alone)]
+    groups = contract(len(graph), graph.edges, pieces + _whole(graph, request.granularity))
+    if len(groups) < request.stages:
         raise InfeasibleError(
-            f"{stages} stages, but only {len(groups)} pieces to put into them",
+            f"{request.stages} stages, but only {len(groups)} pieces to put into them",
             cause=f"the model has {len(graph)} layers"
             + (", and some have to stay together" if len(groups) < len(graph) else ""),
             hint=f"take at most {len(groups)} stages",
         )
-    fixed: dict[int, int] = {}
-    names = graph.layers
-    for number, group in enumerate(groups):
-        wanted = {stage_of[layer]: layer for layer in group if layer in stage_of}
-        if len(wanted) > 1:
-            (first, a), (second, b) = sorted(wanted.items())[:2]
-            raise InfeasibleError(
-                f"{names[a].name} and {names[b].name} have to stay together, but are pinned to "
-                f"stages {first} and {second}"
-            )
-        if wanted:
-            fixed[number] = next(iter(wanted))
     _check_order(graph, stage_of)
-    return Constraints(groups, tuple(sorted(fixed.items())))
-
-
-def find(graph: Graph, name: str) -> tuple[int, ...]:
-    """Return the layers that a name means: one layer, or all inside a module path.
-
-    Raises
-    ------
-    UsageError
-        If there is none.
-    """
-    if name in graph.index:
-        return (graph.index[name],)
-    found = tuple(
-        position
-        for position, layer in enumerate(graph.layers)
-        if any(path.startswith(f"{name}.") or path == name for path in (layer.name, layer.module))
-    )
-    if found:
-        return found
-    known = [layer.name for layer in graph.layers]
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.4) or known[:3]
-    raise UsageError(
-        f"no layer or module is called {name!r}",
-        hint=f"close names: {', '.join(close)}; autosplit show lists all",
+    places = _Places(graph, groups, request.stages)
+    for layer, stage in stage_of.items():
+        places.fix(layer, stage)
+    for text, first, second in _named_pairs(graph, request.apart):
+        places.part(text, first, second)
+    for text, layers in alone:
+        places.isolate(text, layers)
+    places.refuse_contradictions()
+    return Constraints(
+        groups=groups,
+        fixed=tuple(sorted(places.fixed.items())),
+        apart=tuple(pair for _, pair in places.apart),
+        alone=tuple(sorted(places.alone)),
     )
 
 
-def _given(graph: Graph, request: PlanRequest) -> list[tuple[str, int]]:
-    """Return a pin for every layer when the boundaries are given instead of searched."""
+def spelled(request: PlanRequest) -> Iterator[tuple[str, PlanRequest]]:
+    """Yield each wish of a request as it is typed, with the request that leaves it out."""
+    for index, (name, stage) in enumerate(request.pins):
+        yield f"--pin {name}={stage}", replace(request, pins=_without(request.pins, index))
+    for index, names in enumerate(request.together):
+        rest = _without(request.together, index)
+        yield f"--together {','.join(names)}", replace(request, together=rest)
+    for index, names in enumerate(request.apart):
+        yield f"--apart {','.join(names)}", replace(request, apart=_without(request.apart, index))
+    for index, names in enumerate(request.alone):
+        yield f"--alone {','.join(names)}", replace(request, alone=_without(request.alone, index))
+    if request.boundaries:
+        yield f"--boundaries {','.join(request.boundaries)}", replace(request, boundaries=())
+    if request.granularity == "block":
+        yield "--granularity block", replace(request, granularity="layer")
+
+
+def _without(wishes: tuple[T, ...], index: int) -> tuple[T, ...]:
+    return (*wishes[:index], *wishes[index + 1 :])
+
+
+# ---------------------------------------------------------------- names to layers
+
+
+def _named_pieces(
+    graph: Graph, option: str, wishes: Iterable[Sequence[str]]
+) -> list[tuple[str, tuple[int, ...]]]:
+    """Return what wishes keep whole: the layers of all names, or each module of a sole name."""
+    found = []
+    for names in wishes:
+        text = f"{option} {','.join(names)}"
+        if len(names) == 1:
+            found += [(text, layers) for layers in modules(graph, names[0]).values()]
+        else:
+            found.append((text, tuple(layer for name in names for layer in find(graph, name))))
+    return found
+
+
+def _named_pairs(
+    graph: Graph, wishes: Iterable[Sequence[str]]
+) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...]]]:
+    """Yield every two modules that are to stay apart, as layers."""
+    for names in wishes:
+        text = f"--apart {','.join(names)}"
+        found = {path: part for name in names for path, part in modules(graph, name).items()}
+        if len(found) < 2:
+            raise UsageError(f"{text} names one module only", hint="name two, such as embed,head")
+        for (first, some), (second, others) in combinations(found.items(), 2):
+            if common := set(some) & set(others):
+                raise InfeasibleError(
+                    f"{first} and {second} cannot stay apart",
+                    cause=f"{graph.layers[min(common)].name} is part of both",
+                    hint=f"leave out {text}",
+                )
+            yield text, some, others
+
+
+def _whole(graph: Graph, granularity: str) -> list[tuple[int, ...]]:
+    """Return the layers of each block, where no block may be cut."""
+    if granularity != "block":
+        return []
+    blocks: dict[str, list[int]] = {}
+    for position, layer in enumerate(graph.layers):
+        if layer.block is not None:
+            blocks.setdefault(layer.block, []).append(position)
+    return [tuple(layers) for layers in blocks.values()]
+
+
+def _given(graph: Graph, request: PlanRequest) -> list[tuple[int, int]]:
+    """Return the stage of every layer when the boundaries are given instead of searched."""
     if not request.boundaries:
         return []
-    starts = [min(find(graph, name)) for name in request.boundaries]
+    starts = [
+        graph.index[name] if name in graph.index else min(find(graph, name))
+        for name in request.boundaries
+    ]
     if len(starts) != request.stages - 1:
         raise UsageError(
             f"{len(starts)} boundaries make {len(starts) + 1} stages, not {request.stages}",
@@ -119,35 +187,29 @@ def _given(graph: Graph, request: PlanRequest) -> list[tuple[str, int]]:
             f"{', '.join(request.boundaries)} are not the boundaries of {request.stages} stages",
             hint=f"name the first layer of stages 1 to {request.stages - 1}, in running order",
         )
-    return [
-        (layer.name, bisect.bisect_right(starts, position))
-        for position, layer in enumerate(graph.layers)
-    ]
+    return [(layer, bisect.bisect_right(starts, layer)) for layer in range(len(graph))]
 
 
-def _blocks(graph: Graph) -> list[list[int]]:
-    """Return the layers of each block: of one element of a list of modules."""
-    blocks: dict[str, list[int]] = {}
-    for position, layer in enumerate(graph.layers):
-        if layer.block is not None:
-            blocks.setdefault(layer.block, []).append(position)
-    return list(blocks.values())
-
-
-def _pinned(graph: Graph, stages: int, pins: Iterable[tuple[str, int]]) -> dict[int, int]:
-    stage_of: dict[int, int] = {}
-    for name, stage in pins:
-        if not 0 <= stage < stages:
+def _pinned(graph: Graph, request: PlanRequest) -> dict[int, int]:
+    """Return the stage of every layer that has one."""
+    for name, stage in request.pins:
+        if not 0 <= stage < request.stages:
             raise UsageError(
                 f"cannot pin {name} to stage {stage}",
-                hint=f"with {stages} stages they are numbered 0 to {stages - 1}",
+                hint=f"with {request.stages} stages they are numbered 0 to {request.stages - 1}",
             )
-        for layer in find(graph, name):
-            if stage_of.setdefault(layer, stage) != stage:
-                raise InfeasibleError(
-                    f"{graph.layers[layer].name} is pinned to stages {stage_of[layer]} and {stage}"
-                )
+    pins = [(layer, stage) for name, stage in request.pins for layer in find(graph, name)]
+    stage_of: dict[int, int] = {}
+    for layer, stage in (*pins, *_given(graph, request)):
+        if stage_of.setdefault(layer, stage) != stage:
+            raise InfeasibleError(
+                f"{graph.layers[layer].name} is pinned to stages {stage_of[layer]} and {stage}",
+                hint="leave out one --pin" + (", or --boundaries" if request.boundaries else ""),
+            )
     return stage_of
+
+
+# ---------------------------------------------------------------- contradictions
 
 
 def _check_order(graph: Graph, stage_of: dict[int, int]) -> None:
@@ -166,3 +228,137 @@ def _check_order(graph: Graph, stage_of: dict[int, int]) -> None:
                 cause=f"{graph.layers[layer].name} needs what {graph.layers[source].name} makes",
             )
         latest[layer] = (stage_of[layer], layer)
+
+
+class _Places:
+    """Wishes of where groups stand, gathered one by one; what contradicts is refused by name."""
+
+    def __init__(self, graph: Graph, groups: Sequence[tuple[int, ...]], stages: int) -> None:
+        self.graph, self.groups, self.stages = graph, groups, stages
+        self.group_of = {layer: number for number, group in enumerate(groups) for layer in group}
+        self.fixed: dict[int, int] = {}
+        self.apart: list[tuple[str, Pair]] = []
+        self.alone: dict[int, str] = {}
+        self._pinned: dict[int, int] = {}
+
+    def fix(self, layer: int, stage: int) -> None:
+        """Put the group of a layer on a stage."""
+        group = self.group_of[layer]
+        if self.fixed.setdefault(group, stage) != stage:
+            other = self._pinned[group]
+            raise InfeasibleError(
+                f"{self._name(other)} and {self._name(layer)} have to stay together, but are "
+                f"pinned to stages {self.fixed[group]} and {stage}",
+                cause=self._glued(group),
+            )
+        self._pinned.setdefault(group, layer)
+
+    def part(self, text: str, first: Sequence[int], second: Sequence[int]) -> None:
+        """Keep the groups of some layers apart from those of others."""
+        one, two = self._of(first), self._of(second)
+        if common := set(one) & set(two):
+            group = min(common)
+            a = next(layer for layer in first if self.group_of[layer] == group)
+            b = next(layer for layer in second if self.group_of[layer] == group)
+            raise InfeasibleError(
+                f"{self._name(a)} and {self._name(b)} are to stay apart, but have to stay together",
+                cause=self._glued(group),
+                hint=f"leave out {text}, or what keeps them together",
+            )
+        self.apart.append((text, (one, two)))
+
+    def isolate(self, text: str, layers: Sequence[int]) -> None:
+        """Give the group of some layers a stage that holds nothing else."""
+        group = self.group_of[layers[0]]
+        if extra := sorted(set(self.groups[group]).difference(layers)):
+            raise InfeasibleError(
+                f"{self._name(layers[0])} cannot have a stage alone",
+                cause=f"{self._name(extra[0])} has to stay with it: it runs between its layers, "
+                "or is to stay together with them",
+                hint=f"leave out {text}, or name {self._name(extra[0])} too",
+            )
+        self.alone[group] = text
+
+    def refuse_contradictions(self) -> None:
+        """Refuse wishes that no number of other choices can grant.
+
+        Raises
+        ------
+        InfeasibleError
+            If pins bring groups together that are to stay apart or alone, or a group has to
+            stand both behind one stage and before it.
+        """
+        for text, group, other in self._strangers():
+            if group in self.fixed and self.fixed[group] == self.fixed.get(other):
+                raise InfeasibleError(
+                    f"{self._first(group)} and {self._first(other)} are both pinned to stage "
+                    f"{self.fixed[group]}",
+                    cause=f"{text} does not let them share a stage",
+                    hint=f"leave out {text}, or pin one of them elsewhere",
+                )
+        if self.apart or self.alone:
+            self._refuse_narrow()
+
+    def _strangers(self) -> Iterator[tuple[str, int, int]]:
+        """Yield the pairs of groups that cannot share a stage, with the wish that says so."""
+        for text, (first, second) in self.apart:
+            yield from ((text, one, two) for one in first for two in second)
+        for group, text in self.alone.items():
+            yield from ((text, group, other) for other in range(len(self.groups)) if other != group)
+
+    def _refuse_narrow(self) -> None:
+        """Refuse a group whose first possible stage comes after its last one."""
+        steps = self._steps()
+        pinned = {group: (stage, ("--pin",)) for group, stage in self.fixed.items()}
+        early = [pinned.get(group, (0, ())) for group in range(len(self.groups))]
+        for before, after, text in sorted(steps, key=lambda step: step[1]):
+            stage, why = early[before]
+            if stage + bool(text) > early[after][0]:
+                early[after] = (stage + bool(text), (*why, text) if text else why)
+        last = self.stages - 1
+        late = [pinned.get(group, (last, ())) for group in range(len(self.groups))]
+        for before, after, text in sorted(steps, reverse=True):
+            stage, why = late[after]
+            if stage - bool(text) < late[before][0]:
+                late[before] = (stage - bool(text), (*why, text) if text else why)
+        for group, ((first, why), (final, other)) in enumerate(zip(early, late, strict=True)):
+            if first > final:
+                wishes = " or ".join(dict.fromkeys((*why, *other)))
+                raise InfeasibleError(
+                    f"no stage of {self.stages} is left for {self._first(group)}",
+                    cause=f"it can stand in stage {first} at the earliest, for what has to come "
+                    f"before it, and in stage {final} at the latest, for what comes after it",
+                    hint=f"leave out {wishes}, or take more stages",
+                )
+
+    def _steps(self) -> list[tuple[int, int, str]]:
+        """Return pairs of groups in order, with the wish for which they cannot share a stage."""
+        edges = {(self.group_of[a], self.group_of[b]) for a, b in self.graph.edges}
+        steps = [(a, b, self.alone.get(a, self.alone.get(b, ""))) for a, b in edges if a != b]
+        for text, (first, second) in self.apart:
+            for one in first:
+                for two in second:
+                    before, after = sorted((one, two))
+                    if self._leads(before, after):
+                        steps.append((before, after, text))
+        return steps
+
+    def _leads(self, before: int, after: int) -> bool:
+        mask = sum(1 << layer for layer in self.groups[after])
+        return any(self.graph.descendants[layer] & mask for layer in self.groups[before])
+
+    # ------------------------------------------------------------ words
+
+    def _of(self, layers: Iterable[int]) -> tuple[int, ...]:
+        return tuple(sorted({self.group_of[layer] for layer in layers}))
+
+    def _name(self, layer: int) -> str:
+        return self.graph.layers[layer].name
+
+    def _first(self, group: int) -> str:
+        return self._name(self.groups[group][0])
+
+    def _glued(self, group: int) -> str:
+        names = [self._name(layer) for layer in self.groups[group]]
+        shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+        return f"no boundary may divide {shown}"

@@ -5,13 +5,15 @@ Layers are numbered in a topological order; everything after this step speaks in
 
 from __future__ import annotations
 
+import difflib
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from autosplit.errors import DataError
+from autosplit.errors import DataError, UsageError
 from autosplit.types import LayerProfile, Profile
 
 if TYPE_CHECKING:
@@ -257,6 +259,50 @@ def contract(
         if group_of[before] != group_of[after]
     }
     return tuple(groups[number] for number in topological_order(len(groups), between))
+
+
+def find(graph: Graph, name: str) -> tuple[int, ...]:
+    """Return all layers, ascending, that a name or pattern means (see ``modules``)."""
+    return tuple(sorted({layer for found in modules(graph, name).values() for layer in found}))
+
+
+def modules(graph: Graph, name: str) -> dict[str, tuple[int, ...]]:
+    """Return the layers inside of every layer or module that a name or pattern fits.
+
+    Parameters
+    ----------
+    graph
+        The layers.
+    name
+        A layer ("h.3.attn#2"), a module ("h.3.attn", at any depth), or a pattern in which ``*``
+        and ``?`` stand for parts of one name between dots ("h.*.attn").
+
+    Returns
+    -------
+    dict of str to tuple of int
+        By path, in the order of the layers.
+
+    Raises
+    ------
+    UsageError
+        If nothing fits.
+    """
+    wanted = name.split(".")
+    found: dict[str, list[int]] = {}
+    for position, layer in enumerate(graph.layers):
+        for path in {layer.name: None, layer.module: None}:
+            parts = path.split(".")[: len(wanted)]
+            fits = len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
+            if fits and position not in found.setdefault(".".join(parts), []):
+                found[".".join(parts)].append(position)
+    if found:
+        return {path: tuple(layers) for path, layers in found.items()}
+    known = [layer.name for layer in graph.layers]
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.4) or known[:3]
+    raise UsageError(
+        f"no layer or module is called {name!r}",
+        hint=f"close names: {', '.join(close)}; autosplit show lists all",
+    )
 
 
 def members(mask: int) -> tuple[int, ...]:

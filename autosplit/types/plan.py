@@ -121,7 +121,12 @@ class PlanRequest:
         Whether activations are computed again in backward: never, of all layers, or of those
         where it pays ("auto").
     together
-        Sets of layers (or module paths) that no boundary may divide.
+        Sets of layers (or module paths) that no boundary may divide; a sole name with patterns
+        stands for each module that fits it.
+    apart
+        Sets of layers (or module paths) of which no two share a stage.
+    alone
+        Sets of layers (or module paths), each with a stage that holds nothing else.
     boundaries
         First layer (or module path) of each stage but the first, to be evaluated instead of
         searched.
@@ -154,6 +159,8 @@ class PlanRequest:
     granularity: Literal["layer", "block"] = "layer"
     replicas: int = 1
     link_assumed: bool = False
+    apart: tuple[tuple[str, ...], ...] = ()
+    alone: tuple[tuple[str, ...], ...] = ()
 
     def __post_init__(self) -> None:
         require_finite(self, "stages", "microbatches", "ranks", "replicas", minimum=1)
