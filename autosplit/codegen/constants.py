@@ -15,6 +15,7 @@ from autosplit.codegen.expressions import (
 )
 
 _LARGEST_COUNT = 4096
+_LARGEST_LOGARITHM = math.log(2**20)
 _SMALLEST = {
     -3.4028234663852886e38: "torch.float32",
     -65504.0: "torch.float16",
@@ -32,7 +33,12 @@ def spell(number: Number) -> Expr:
         return Attribute(call("torch.finfo", dotted(_SMALLEST[value])), "min")
     if value == math.sqrt(2 / math.pi):
         return call("math.sqrt", Binary("/", Text("2"), Text("math.pi")))
-    if not 0 < value < 1 or len(repr(value)) < 8:
+    if value <= 0 or len(repr(value)) < 8:
+        return number
+    count = round(math.exp(value)) if value < _LARGEST_LOGARITHM else 0
+    if count > 1 and math.log(count) == value:
+        return call("math.log", Text(str(count)))
+    if value > 1:
         return number
     count = round(value**-2)
     if 1 < count <= _LARGEST_COUNT and count**-0.5 == value:

@@ -14,7 +14,7 @@ from autosplit.codegen.scopes import Rewrite, Scope, StageGraph
 from autosplit.codegen.simplify import plain_ambients, simplify
 from autosplit.codegen.source import Source
 from autosplit.codegen.variants import share_bodies
-from autosplit.program import Program
+from autosplit.program import Program, SourceName
 from autosplit.stages.types import StageSpec
 
 
@@ -170,11 +170,21 @@ def _graph(program: Program, spec: StageSpec) -> StageGraph:
     }
     graph = StageGraph(program, spec, nodes, list(spec.give))
     for name in (*spec.take, *spec.nodes):
-        for source in program.node[name].source_names:
+        for source in _own_names(program, name):
             found = graph.names.setdefault(source.call, {}).setdefault(name, [])
             if names.usable(source.name) and source.name not in found:
                 found.append(source.name)
     return graph
+
+
+def _own_names(program: Program, name: str) -> list[SourceName]:
+    """Return the source names of a value; those an identity hands on are its input's."""
+    node = program.node[name]
+    names = list(node.source_names)
+    if node.op == "module" and program.module[node.target].class_name == "Identity":
+        given = [each for value in node.inputs() for each in program.node[value].source_names]
+        return [each for each in names if each not in given]
+    return names
 
 
 def _levels(root: Scope) -> list[list[Scope]]:

@@ -6,9 +6,7 @@ share a name when their lives do not meet, as ``x = layer(x)`` does.
 
 from __future__ import annotations
 
-import builtins
 import keyword
-import re
 from dataclasses import dataclass, field
 
 from autosplit.codegen.expressions import (
@@ -19,50 +17,11 @@ from autosplit.codegen.expressions import (
     Subscript,
     Value,
 )
-from autosplit.codegen.operators import DEVICE, SYMBOL, TRAINING
+from autosplit.codegen.nouns import RESERVED, maker_of, noun, quantity
+from autosplit.codegen.operators import DEVICE, SYMBOL
 from autosplit.codegen.scopes import Loop, Scope, StageGraph, Statement
-from autosplit.program import Node
 
-_RESERVED = {"self", "torch", "nn", "F", "math", "l", "O", "I", "_"} | {
-    "abs",
-    "float",
-    "getattr",
-    "int",
-    "max",
-    "min",
-    "range",
-    "slice",
-    "str",
-    "sum",
-    "super",
-    "zip",
-}
 _END = 10**9
-
-_ELEMENTS = {
-    **dict.fromkeys(("topk", "sort", "kthvalue", "median", "mode"), ("values", "indices")),
-    **dict.fromkeys(("max", "min", "cummax", "cummin"), ("values", "indices")),
-    "std_mean": ("std", "mean"),
-    "var_mean": ("var", "mean"),
-    "LSTM": ("output", "state"),
-    "GRU": ("output", "state"),
-}
-"""What torch calls the elements of a tuple."""
-
-_NOUNS = {
-    "getitem": "part",
-    "get": "value",
-    "iadd": "total",
-    "add": "total",
-    "sub": "difference",
-    "mul": "scaled",
-    "matmul": "product",
-    "cat": "joined",
-    "softmax": "weights",
-    "scaled_dot_product_attention": "attended",
-    "addmm": "projected",
-    "setitem": "updated",
-}
 
 
 @dataclass(eq=False)
@@ -115,7 +74,7 @@ def usable(name: str) -> bool:
         name.isidentifier()
         and name.isascii()
         and not keyword.iskeyword(name)
-        and name not in _RESERVED
+        and name not in RESERVED
         and not name.startswith("__")
     )
 
@@ -149,11 +108,13 @@ def assign(graph: StageGraph, scope: Scope, taken: set[str], *, source: bool) ->
     heirs = _heirs(scope, lives, wishes)
     for variable in sorted(variables, key=lambda each: not wishes[id(each)]):
         wished = wishes[id(variable)] or heirs.get(id(variable), [])
+        wished = wished or (_names_elsewhere(graph, scope, variable) if source else [])
         free = [n for n in wished if n not in forbidden and _free(occupied, n, variable)]
         late = wishes[id(variable)] and free[:1] != wished[:1]
         if late and len(variable.members) == 1:
             crowded.add(variable.members[0])
-        variable.name = free[0] if free else _numbered(graph, scope, variable, occupied, forbidden)
+        stem = noun(graph, scope, variable.members[0], wished)
+        variable.name = free[0] if free else _numbered(stem, variable, occupied, forbidden)
         occupied.setdefault(variable.name, []).append(variable)
     scope.variables = {value: variable.name for value, variable in lives.of.items()}
     return crowded
@@ -245,7 +206,7 @@ def _wishes(graph: StageGraph, scope: Scope, variable: _Variable, *, source: boo
     """Return names in order of preference."""
     special = next((v for v in variable.members if v.startswith("$")), None)
     if special is not None:
-        return [_special(special)]
+        return [quantity(special)]
     found: list[str] = []
     inputs = [value for value in variable.members if value in scope.inputs]
     if scope.kind == "stage":
@@ -259,6 +220,23 @@ def _wishes(graph: StageGraph, scope: Scope, variable: _Variable, *, source: boo
             found += names
         if not found and inputs:
             found += _outer_names(graph, inputs[0])
+    names = [name for name in found if usable(name)]
+    if not inputs:
+        # What a loop carries is called as most of its rounds call it.
+        names = sorted(names, key=names.count, reverse=True)
+    return list(dict.fromkeys(names))
+
+
+def _names_elsewhere(graph: StageGraph, scope: Scope, variable: _Variable) -> list[str]:
+    """Return what the call that makes a value calls it, or the call that gets it from here."""
+    found: list[str] = []
+    for value in variable.members:
+        maker = maker_of(scope, value)
+        while maker is not None:
+            found += graph.local_names(maker.call.index, value)
+            maker = maker_of(maker, value)
+        if value in scope.outputs and scope.call.parent is not None:
+            found += graph.local_names(scope.call.parent, value)
     return [name for name in dict.fromkeys(found) if usable(name)]
 
 
@@ -313,74 +291,16 @@ def _head(expr: Expr) -> str | None:
                 return None
 
 
-def _special(value: str) -> str:
-    if value == DEVICE:
-        return "device"
-    if value == TRAINING:
-        return "training"
-    return value.removeprefix(SYMBOL)
-
-
 def _outer_names(graph: StageGraph, value: str) -> list[str]:
     """Return what other calls name a value that comes from outside."""
     return [name for names in graph.names.values() for name in names.get(value, [])[:1]][:1]
 
 
 def _numbered(
-    graph: StageGraph,
-    scope: Scope,
-    variable: _Variable,
-    occupied: dict[str, list[_Variable]],
-    taken: set[str],
+    stem: str, variable: _Variable, occupied: dict[str, list[_Variable]], taken: set[str]
 ) -> str:
-    stem = _stem(graph, scope, variable.members[0])
     name, number = stem, 1
     while name in taken or not _free(occupied, name, variable):
         number += 1
         name = f"{stem}_{number}"
     return name
-
-
-def _stem(graph: StageGraph, scope: Scope, value: str) -> str:
-    """Return a name from what the operation is called."""
-    node = graph.source(value)
-    if node is None:
-        return _special(value) if value.startswith("$") else "value"
-    maker = next((i for i in scope.items if isinstance(i, Scope) and value in i.outputs), None)
-    if maker is not None:
-        return _word(maker.call.name if maker.kind == "function" else _last_word(maker.fqn))
-    if node.op != "function":
-        return _word(_last_word(node.target))
-    parts = node.target.split(".")
-    word = parts[-2] if parts[-1] in ("__get__", "__set__") else parts[-1].strip("_")
-    if word == "getitem":
-        word = _element(graph, node) or word
-    return _word(_NOUNS.get(word, word))
-
-
-def _element(graph: StageGraph, node: Node) -> str | None:
-    """Return what torch calls an element of a tuple."""
-    maker = graph.source(node.inputs()[0]) if node.inputs() else None
-    if maker is None or not isinstance(maker.value, tuple):
-        return None
-    name = maker.target.rpartition(".")[2]
-    if maker.op == "module":
-        name = graph.program.module[maker.target].class_name
-    index = node.args[1]
-    known = _ELEMENTS.get(name, ())
-    return known[index] if isinstance(index, int) and 0 <= index < len(known) else None
-
-
-def _last_word(fqn: str) -> str:
-    """Return the last part of a module's name that is not an index."""
-    words = [part for part in fqn.split(".") if not part.isdigit()]
-    return words[-1] if words else "x"
-
-
-def _word(text: str) -> str:
-    word = re.sub(r"\W", "_", text, flags=re.ASCII).strip("_").lower()
-    if not word or word[0].isdigit():
-        word = f"value_{word}".rstrip("_")
-    if keyword.iskeyword(word) or word in _RESERVED or hasattr(builtins, word):
-        word += "_"
-    return word

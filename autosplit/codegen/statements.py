@@ -6,7 +6,7 @@ back into the one operation that reads it, unless that would change the order of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autosplit.codegen.expressions import (
     Expr,
@@ -23,7 +23,7 @@ from autosplit.codegen.expressions import (
 from autosplit.codegen.operators import TRAINING, Operation, operation
 from autosplit.codegen.scopes import Scope, StageGraph, Statement
 from autosplit.codegen.spelling import show
-from autosplit.program import Ambient
+from autosplit.program import Ambient, Arg, Dim, Node, Sequence, Size
 
 _UNPACK = 8
 """Longest tuple that is unpacked into names when few of its elements are read."""
@@ -122,11 +122,36 @@ def _plan(graph: StageGraph, scope: Scope) -> Plan:
 
 def _code(graph: StageGraph, scope: Scope, item: str | Scope) -> Operation:
     if isinstance(item, str):
-        return operation(graph.nodes[item])
+        return operation(_with_kept_sizes(graph, graph.nodes[item]))
     args = _passed(item)
     if item.kind == "function":
         return Operation(Invoke(HelperRef(item.call.index), args))
     return Operation(Invoke(ModuleRef(item.fqn, item.call.index), args))
+
+
+def _with_kept_sizes(graph: StageGraph, node: Node) -> Node:
+    """Return a reshape that says which leading sizes are those of its input.
+
+    They are no numbers of the model, whatever attribute happens to have their value.
+    """
+    method = node.target.rpartition(".")[2]
+    before = graph.tensor(node.inputs()[0]) if node.inputs() else None
+    if method not in ("view", "reshape") or before is None:
+        return node
+    given = node.args[1:]
+    packed = given[0] if len(given) == 1 and isinstance(given[0], Sequence) else None
+    sizes = given if packed is None else packed.items
+    kept = 0
+    while kept < min(len(sizes), len(before.shape)) and _same(sizes[kept], before.shape[kept]):
+        kept += 1
+    marked = tuple(Size(str(size)) if isinstance(size, int) else size for size in sizes[:kept])
+    marked += sizes[kept:]
+    rest = marked if packed is None else (Sequence(packed.kind, marked),)
+    return replace(node, args=(node.args[0], *rest))
+
+
+def _same(size: Arg, dim: Dim) -> bool:
+    return size == dim or (isinstance(size, Size) and size.expression == dim)
 
 
 def _passed(scope: Scope) -> tuple[Expr, ...]:

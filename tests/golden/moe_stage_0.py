@@ -16,7 +16,7 @@ class Experts(nn.Module):
 
     Returns:
         weights: (batch, seq, 4)
-        sum_: (batch, seq, 32)
+        answer: (batch, seq, 32)
     """
 
     def __init__(self):
@@ -47,7 +47,7 @@ class Block(nn.Module):
 
     Returns:
         weights: (batch, seq, 4)
-        total: (batch, seq, 32)
+        x: (batch, seq, 32)
     """
 
     def __init__(self):
@@ -75,7 +75,7 @@ class Stage0(nn.Module):
 
     Returns:
         weight: (batch, seq, 4)
-        blocks: (batch, seq, 4)
+        weight_2: (batch, seq, 4)
         x: (batch, seq, 32)
         part: (seq, seq) bool
     """
@@ -100,5 +100,5 @@ class Stage0(nn.Module):
         seq = ids.shape[1]
         x = self.embed(ids)
         weight, x = self.blocks[0](x, self.future[:seq, :seq])
-        blocks, x = self.blocks[1](x, self.future[:seq, :seq])
-        return weight, blocks, x, self.future[:seq, :seq]
+        weight_2, x = self.blocks[1](x, self.future[:seq, :seq])
+        return weight, weight_2, x, self.future[:seq, :seq]

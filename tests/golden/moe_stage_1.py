@@ -16,7 +16,7 @@ class Experts(nn.Module):
 
     Returns:
         weights: (batch, seq, 4)
-        sum_: (batch, seq, 32)
+        answer: (batch, seq, 32)
     """
 
     def __init__(self):
@@ -45,7 +45,7 @@ class Block(nn.Module):
 
     Returns:
         weights: (batch, seq, 4)
-        total: (batch, seq, 32)
+        x: (batch, seq, 32)
     """
 
     def __init__(self):
@@ -91,8 +91,8 @@ class Stage1(nn.Module):
 
     def forward(self, weight, weights, x, mask):
         seq = weight.shape[1]
-        blocks, x = self.blocks["2"](x, mask)
-        blocks_2, x = self.blocks["3"](x, self.future[:seq, :seq])
-        share = torch.stack([weight, weights, blocks, blocks_2]).mean((1, 2))
+        weight_2, x = self.blocks["2"](x, mask)
+        weight_3, x = self.blocks["3"](x, self.future[:seq, :seq])
+        share = torch.stack([weight, weights, weight_2, weight_3]).mean((1, 2))
         balance = share.square().sum(-1).mean() * 4
         return balance, self.head(self.norm(x)), share.detach()

@@ -56,8 +56,7 @@ class Residual2(nn.Module):
     def forward(self, x):
         out = self.relu(self.norm1(self.conv1(x)))
         out = self.norm2(self.conv2(out))
-        x = self.shortcut(x)
-        out += x
+        out += self.shortcut(x)
         return self.relu(out)
 
 
