@@ -71,6 +71,11 @@ def read(graph: Graph, request: PlanRequest) -> Constraints:
     InfeasibleError
         If wishes contradict one another or the order of the layers.
     """
+    if request.granularity == "op" and all(layer.layer is None for layer in graph.layers):
+        raise UsageError(
+            "the profile is of whole layers, and no plan of it can cut inside of one",
+            hint="measure single operations: autosplit profile MODEL --granularity op",
+        )
     stage_of = _pinned(graph, request)
     alone = _named_pieces(graph, "--alone", request.alone)
     together = _named_pieces(graph, "--together", request.together)
@@ -158,14 +163,14 @@ def _named_pairs(
 
 
 def _whole(graph: Graph, granularity: str) -> list[tuple[int, ...]]:
-    """Return the layers of each block, where no block may be cut."""
-    if granularity != "block":
-        return []
-    blocks: dict[str, list[int]] = {}
+    """Return what no boundary may divide: the operations of a layer, the layers of a block."""
+    parts: dict[tuple[str, str], list[int]] = {}
     for position, layer in enumerate(graph.layers):
-        if layer.block is not None:
-            blocks.setdefault(layer.block, []).append(position)
-    return [tuple(layers) for layers in blocks.values()]
+        if layer.layer is not None and granularity != "op":
+            parts.setdefault(("layer", layer.layer), []).append(position)
+        if layer.block is not None and granularity == "block":
+            parts.setdefault(("block", layer.block), []).append(position)
+    return [tuple(layers) for layers in parts.values()]
 
 
 def _given(graph: Graph, request: PlanRequest) -> list[tuple[int, int]]:

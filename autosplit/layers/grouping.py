@@ -34,6 +34,7 @@ class Layer:
     block: str | None
     structure: str
     nodes: tuple[str, ...]
+    layer: str | None = None
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,8 @@ def group(
     cost
         Time of each operation by node name, in any unit; estimated from shapes by default.
     granularity
-        "op": single operations, apart from those that must not be parted. "layer": weightless
+        "op": single operations, apart from those that must not be parted; each knows the layer
+        that it is a part of. "layer": weightless
         operations join a neighbour with weights. "block": also, layers of one repeated block
         become one.
 
@@ -86,10 +88,11 @@ def group(
     quotient = Quotient(len(flow.nodes), (*flow.data, *flow.order))
     for lock in flow.locks:
         quotient.merge(quotient.closure({quotient.find(index) for index in lock}))
-    if granularity != "op":
-        costs = [work.cost(n) if cost is None else cost.get(n.name, 0.0) for n in flow.nodes]
-        _Absorber(program, flow, quotient, work, costs).run()
     namer = Namer(program, work)
+    if granularity == "op":
+        return _finish(program, flow, quotient, namer, group(program, cost).layer_of)
+    costs = [work.cost(n) if cost is None else cost.get(n.name, 0.0) for n in flow.nodes]
+    _Absorber(program, flow, quotient, work, costs).run()
     if granularity == "block":
         _join_blocks(quotient, [namer.block_call(node) for node in flow.nodes])
     return _finish(program, flow, quotient, namer)
@@ -226,7 +229,13 @@ def _most_common(values: Iterable[int | None]) -> int | None:
     return max(counts, key=lambda value: (counts[value], -value)) if counts else None
 
 
-def _finish(program: Program, flow: Dataflow, quotient: Quotient, namer: Namer) -> Grouping:
+def _finish(
+    program: Program,
+    flow: Dataflow,
+    quotient: Quotient,
+    namer: Namer,
+    layer_of: Mapping[str, str] | None = None,
+) -> Grouping:
     """Name the groups and translate order pairs of operations to pairs of layers."""
     groups = quotient.order()
     members: list[tuple[Node, ...]] = [
@@ -241,6 +250,7 @@ def _finish(program: Program, flow: Dataflow, quotient: Quotient, namer: Namer) 
             block=namer.block(nodes),
             structure=structure(program, nodes, live),
             nodes=tuple(node.name for node in nodes),
+            layer=layer_of and layer_of[nodes[0].name],
         )
         for name, nodes in zip(names, members, strict=True)
     )

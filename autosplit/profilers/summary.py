@@ -78,6 +78,7 @@ def summarise(
             block=layer.block,
             structure=layer.structure,
             nodes=layer.nodes,
+            layer=layer.layer,
             forward=findings.forward[index],
             backward=findings.backward[index],
             saved=tuple(number[key] for key in findings.saved[index]),

@@ -131,7 +131,8 @@ class PlanRequest:
         First layer (or module path) of each stage but the first, to be evaluated instead of
         searched.
     granularity
-        Smallest piece that may stand alone: "layer", or "block" (never cut inside a block).
+        Smallest piece that may stand alone: "layer", "block" (never cut inside a block), or "op"
+        (cut inside layers too, where the profile is of operations).
     replicas
         Copies of the pipeline, each on devices and data of its own.
     link_assumed
@@ -156,7 +157,7 @@ class PlanRequest:
     recompute: Literal["none", "auto", "all"] = "none"
     together: tuple[tuple[str, ...], ...] = ()
     boundaries: tuple[str, ...] = ()
-    granularity: Literal["layer", "block"] = "layer"
+    granularity: Literal["op", "layer", "block"] = "layer"
     replicas: int = 1
     link_assumed: bool = False
     apart: tuple[tuple[str, ...], ...] = ()

@@ -201,6 +201,8 @@ class LayerProfile:
         What its operations compute and move, by family; empty where unknown.
     cache_bytes
         Keys and values that generation keeps, for one token of one row.
+    layer
+        Layer that it is a part of, in a profile of single operations; None in one of layers.
     weight_gradient_s
         Part of the backward that makes gradients of parameters. No other stage waits for it, so
         zero-bubble schedules put it off. 0 where there is none, or where it is not known.
@@ -221,6 +223,7 @@ class LayerProfile:
     flops: int | None = None
     work: tuple[OperatorWork, ...] = ()
     cache_bytes: int = 0
+    layer: str | None = None
     weight_gradient_s: float = 0.0
     source: Literal["measured", "scaled", "modelled"] = "measured"
 
