@@ -162,7 +162,7 @@ class CommaList(click.ParamType):  # type: ignore[type-arg]
         if not isinstance(value, str):
             return value
         names = tuple(part.strip() for part in value.split(",") if part.strip())
-        if value and not names:
+        if not names:
             self.fail(f"{value!r} names nothing", param, ctx)
         return names
 

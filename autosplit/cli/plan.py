@@ -113,9 +113,10 @@ _MICROBATCHES = 4
 )
 @click.option(
     "--granularity",
-    type=click.Choice(["layer", "block"]),
+    type=click.Choice(["op", "layer", "block"]),
     default="layer",
-    help="Never cut inside a layer, or inside a block.",
+    help="Never cut inside a layer, or inside a block; or, with a profile of operations, "
+    "anywhere.",
 )
 @click.option(
     "--on-boundaries",
@@ -123,22 +124,39 @@ _MICROBATCHES = 4
     help="Cut between blocks only, and say what that costs; as --granularity block.",
 )
 @click.option(
-    "--improve", type=FILE, help="Plan to do better than: it is kept where none better is found."
+    "--improve",
+    type=FILE,
+    help="Plan to do better than: the search starts there, and never ends with a worse one.",
 )
 @click.option(
     "--pin",
     "pins",
     type=Assignment("layer=stage", number=True),
     multiple=True,
-    help="Put a layer on a stage, counted from 0.",
+    help="Put a layer, or all of a module, on a stage, counted from 0.",
 )
 @click.option(
-    "--together", type=CommaList(), multiple=True, help="Layers or modules that stay in one stage."
+    "--together",
+    type=CommaList(),
+    multiple=True,
+    help="Never cut inside a module (h.3, or each of h.*.attn), nor part several (embed,head).",
+)
+@click.option(
+    "--apart",
+    type=CommaList(),
+    multiple=True,
+    help="Layers or modules of which no two share a stage.",
+)
+@click.option(
+    "--alone",
+    type=CommaList(),
+    multiple=True,
+    help="Layers or modules with a stage that holds nothing else.",
 )
 @click.option(
     "--boundaries",
     type=CommaList(),
-    default="",
+    default=(),
     show_default=False,
     help="First layer of each stage but the first: evaluate instead of searching.",
 )

@@ -153,4 +153,5 @@ def command(
     else:
         terminal.show(*profile_tables(result))
     terminal.say(f"Wrote {output}.")
-    terminal.next_step("plan", str(output), "--stages", "2")
+    finer = ("--granularity", "op") if options.granularity == "op" else ()
+    terminal.next_step("plan", str(output), "--stages", "2", *finer)

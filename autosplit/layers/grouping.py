@@ -250,7 +250,7 @@ def _finish(
             block=namer.block(nodes),
             structure=structure(program, nodes, live),
             nodes=tuple(node.name for node in nodes),
-            layer=layer_of and layer_of[nodes[0].name],
+            layer=None if layer_of is None else layer_of[nodes[0].name],
         )
         for name, nodes in zip(names, members, strict=True)
     )
