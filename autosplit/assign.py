@@ -18,8 +18,16 @@ from autosplit.types import PlanRequest
 _REPAIRS = 8
 """How often budgets are tightened for memory that the chain problem leaves out."""
 
+_RESERVE_S = 3.0
+"""Seconds kept for such repairs, or a quarter of the limit where that is less."""
+
+_LEAST_S = 1.0
+"""Time that a solver always gets."""
+
 _TASTE_S = 2.0
 """Seconds for choosing among plans of equal worth."""
+
+Stop = Literal["time", "gap", "size", "memory", "chunks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +48,8 @@ class Answer:
         Proven lower bound of the objective.
     solver, notes
         Who answered, and its remarks.
+    stopped
+        Why it is not proven, as in ``Plan``.
     """
 
     model: CostModel
@@ -49,6 +59,7 @@ class Answer:
     bound_s: float
     solver: str
     notes: tuple[str, ...] = ()
+    stopped: Stop | None = None
 
     @property
     def proven(self) -> bool:
@@ -95,14 +106,19 @@ def assign(
     deadline = started + request.time_limit_s
     best: Answer | Failure | None = None
     bound_s = float("inf")
+    stopped: Stop | None = None
     for variant in _variants(model, wishes, request, devices):
         found = _solve(variant, wishes, request, deadline, cross_check)
         if isinstance(found, Answer):
             bound_s = min(bound_s, found.bound_s)
+            stopped = stopped or found.stopped
             found = _tasteful(found, variant, wishes, request, started)
         best = _better(best, found)
     assert best is not None
-    return replace(best, bound_s=bound_s) if isinstance(best, Answer) else best
+    if isinstance(best, Failure):
+        return best
+    best = replace(best, bound_s=bound_s, stopped=stopped)
+    return replace(best, stopped=None) if best.proven else best
 
 
 def _tasteful(
@@ -217,20 +233,25 @@ def _solve(
     it does not fit, cautious and tightened problems give plans that do, without a proof.
     """
 
-    def ask(problem: ChainProblem) -> Solution:
+    chunks = variant.model.schedule.chunks
+    limit_s = max(_LEAST_S, deadline - time.monotonic())
+
+    def ask(problem: ChainProblem, limit_s: float) -> Solution:
         return solvers.solve(
             problem,
             solver=request.solver,
-            time_limit_s=max(1.0, deadline - time.monotonic()),
+            time_limit_s=max(_LEAST_S, limit_s),
             gap=request.gap,
             cross_check=cross_check,
         )
 
-    first = solution = ask(variant.problem)
-    bound_s = first.bound_s
-    if variant.model.schedule.chunks > 1:
-        # The chain problem knows no ranks with several stages.
-        bound_s = variant.model.even_bound_s()
+    reserve_s = min(_RESERVE_S, limit_s / 4) if variant.problem.budget_bytes else 0.0
+    first = solution = ask(variant.problem, limit_s - reserve_s)
+    # The chain problem knows no ranks with several stages.
+    bound_s = first.bound_s if chunks == 1 else variant.model.even_bound_s()
+    stopped = _stopped(first, request, late=time.monotonic() >= deadline - reserve_s)
+    if chunks > 1:
+        stopped = "chunks"
     fitting: list[Answer] = []
     tightened = variant
     for repair in range(_REPAIRS):
@@ -238,15 +259,31 @@ def _solve(
             break
         found = _checked(variant, wishes, request, solution, bound_s)
         if found.fits:
-            fitting.append(found)
+            fitting.append(replace(found, stopped=stopped))
             break
-        if repair == 0 and (cautious := ask(variant.cautious())).stage_of is not None:
-            fitting.append(_checked(variant, wishes, request, cautious, bound_s))
+        stopped = stopped or "memory"
+        left_s = deadline - time.monotonic()
+        if repair == 0:
+            cautious = ask(variant.cautious(), left_s / 2)
+            if cautious.stage_of is not None:
+                wary = _checked(variant, wishes, request, cautious, bound_s)
+                fitting.append(replace(wary, stopped=stopped))
+        if time.monotonic() > deadline:
+            break
         tightened = tightened.tightened(found)
-        solution = ask(tightened.problem)
+        solution = ask(tightened.problem, left_s / 2)
     if fitting := [found for found in fitting if found.fits]:
         return min(fitting, key=lambda found: found.cost.objective_s)
     return Failure("infeasible" if first.status == "infeasible" else "unknown")
+
+
+def _stopped(solution: Solution, request: PlanRequest, *, late: bool) -> Stop | None:
+    """Return why a solver proved nothing: it is told by what it was allowed and what it used."""
+    if solution.status in ("optimal", "infeasible"):
+        return None
+    if request.gap and solution.gap <= request.gap:
+        return "gap"
+    return "time" if late else "size"
 
 
 def _checked(

@@ -56,7 +56,7 @@ def explain(
     failure: Failure,
     model: CostModel,
     request: PlanRequest,
-    attempt: Attempt,
+    attempt: Attempt | None,
 ) -> AutosplitError:
     """Return the error for a request without a plan, with the smallest change that would fit.
 
@@ -67,7 +67,7 @@ def explain(
     model, request
         What was asked for.
     attempt
-        Tries a changed request.
+        Tries a changed request; None to look for no change.
     """
     stages = model.schedule.stages
     budget = min(place.budget_bytes for place in model.places)
@@ -83,14 +83,18 @@ def explain(
             cause="pins, or layers that stay together, leave a stage empty",
             hint="take fewer stages, or fewer pins",
         )
+    message = f"no {stages}-stage plan fits {format_bytes(budget)} per device"
+    if failure.status == "unknown":
+        message += " (none was found, without a proof)"
+    if attempt is None:
+        return InfeasibleError(message)
     deadline = time.monotonic() + _SEARCH_S
     changes = list(_changes(model, request, attempt, deadline))
     needed, cause = _smallest_budget(model, request, attempt, deadline)
     if needed is not None:
         changes.append(f"devices of {format_bytes(needed)}")
     return InfeasibleError(
-        f"no {stages}-stage plan fits {format_bytes(budget)} per device"
-        + (" (none was found, without a proof)" if failure.status == "unknown" else ""),
+        message,
         cause=cause,
         hint=f"would fit: {', or '.join(changes)}" if changes else "give larger devices",
     )

@@ -26,6 +26,7 @@ def plan(
     profiles: Mapping[str, Profile] | None = None,
     cross_check: bool = False,
     improve: Plan | None = None,
+    explain: bool = True,
 ) -> Plan:
     """Return the best plan for a request.
 
@@ -41,6 +42,8 @@ def plan(
         Whether every solver answers, and a difference is an error.
     improve
         A plan to do better than: it is the answer where the search finds none better in time.
+    explain
+        Whether to find out, where nothing fits, what would.
 
     Raises
     ------
@@ -55,7 +58,7 @@ def plan(
     layers = graph.build(profile)
     task = Task(layers, _times(layers, profiles or {}))
     given = None if improve is None else task.given(request, improve)
-    found = task.answer(request, cross_check=cross_check)
+    found = task.answer(request, cross_check=cross_check, explain=explain)
     found = _with_price_of_blocks(task, request, found)
     if given is not None:
         found = _no_worse(found, given, constraints.read(layers, request))
@@ -105,13 +108,15 @@ class Task:
     layers: Graph
     times: Mapping[str, LayerTimes]
 
-    def answer(self, request: PlanRequest, *, cross_check: bool = False) -> Answer:
+    def answer(
+        self, request: PlanRequest, *, cross_check: bool = False, explain: bool = True
+    ) -> Answer:
         """Return the best plan for a request, or raise what ``plan`` raises."""
         model, wishes, devices = self._pose(request)
         fit.refuse_large_layer(model, devices)
         found = assign(model, wishes, request, devices=devices, cross_check=cross_check)
         if isinstance(found, Failure):
-            raise fit.explain(found, model, request, self.attempt)
+            raise fit.explain(found, model, request, self.attempt if explain else None)
         return found
 
     def attempt(self, request: PlanRequest) -> Answer | None:
@@ -308,6 +313,7 @@ def _assemble(profile: Profile, request: PlanRequest, answer: Answer, solver_s: 
         solver_s=solver_s,
         step_s=played.step_s,
         sync_s=cost.sync_s,
+        stopped=None if answer.proven else answer.stopped,
         single_s=request.replicas * request.microbatches * model.single_s,
         notes=(*advice.remarks(model, cost, len(answer.recompute)), *answer.notes),
     )

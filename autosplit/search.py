@@ -1,27 +1,33 @@
-"""Search what users otherwise guess: stages, replicas, micro-batches, schedule.
+"""Search what users otherwise guess: stages, replicas, micro-batches, schedule, recomputation.
 
-Every configuration is planned and played through; the simulated step is the only judge.
+Every configuration is planned and played through, those with the best bound first; the simulated
+step is the only judge. Whatever its bound rules out is not solved.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
+from autosplit.configurations import Measured, Space, refusal
 from autosplit.errors import AutosplitError, InfeasibleError, UsageError
 from autosplit.planner import plan
 from autosplit.types import Plan, PlanRequest, Profile
-from autosplit.units import format_share
+from autosplit.units import format_bytes, format_seconds, format_share
 
 _LEAST_S = 1.0
-"""Time that every configuration gets, however many there are."""
+"""Time that every configuration gets that is planned."""
 
-SEARCHED = ("gpipe", "1f1b", "interleaved")
-"""Schedules that are tried: those that run any stage as it is.
+_KEPT = 10
+"""Configurations that are planned though they cannot win: runners-up to choose from."""
 
-Those with a split backward gain only where the profile knows its two halves apart.
-"""
+_EQUAL = 1e-3
+"""Relative difference of steps below which one is as fast as the other."""
+
+Outcome = Literal["planned", "impossible", "slower", "late"]
+"""Whether there is a plan, there is none, its bound rules it out, or the time was up before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,10 @@ class Candidate:
         Rows of the global batch per second of simulated step; 0 without a plan.
     reason
         Why it lost; empty for the best.
+    outcome
+        What became of it.
+    most_samples_per_s
+        Rows per second that no plan of it exceeds.
     """
 
     request: PlanRequest
@@ -47,23 +57,34 @@ class Candidate:
     plan: Plan | None
     samples_per_s: float
     reason: str = ""
+    outcome: Outcome = "planned"
+    most_samples_per_s: float = float("inf")
+
+    @property
+    def devices(self) -> int:
+        """Devices that it uses, over all replicas."""
+        return self.request.replicas * (self.request.ranks or self.request.stages)
 
     @property
     def memory_bytes(self) -> int:
-        """Peak memory of the fullest rank; 0 without a plan."""
-        if self.plan is None:
-            return 0
-        ranks: dict[int, int] = {}
-        for stage in self.plan.stages:
-            ranks[stage.rank] = ranks.get(stage.rank, 0) + stage.memory.total_bytes
-        return max(ranks.values())
+        """Peak memory of the fullest device, over all of its stages; 0 without a plan."""
+        return max(self.plan.memory_by_rank) if self.plan else 0
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """All configurations that were tried, the best first; those without a plan last."""
+    """All configurations, the best first; those without a plan last.
+
+    Parameters
+    ----------
+    candidates
+        Each with what became of it.
+    notes
+        What was not tried at all, and why.
+    """
 
     candidates: tuple[Candidate, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def best(self) -> Plan:
@@ -73,15 +94,7 @@ class SearchResult:
         return found
 
 
-def search(
-    profiles: Sequence[Profile],
-    request: PlanRequest,
-    *,
-    devices: int,
-    global_batch: int,
-    schedules: Sequence[str] = SEARCHED,
-    replicas: bool = False,
-) -> SearchResult:
+def search(profiles: Sequence[Profile], request: PlanRequest, space: Space) -> SearchResult:
     """Return all ways to train a global batch on some devices, the fastest first.
 
     Parameters
@@ -90,113 +103,154 @@ def search(
         The same model at one or several batch sizes: the sizes of a micro-batch to choose from.
     request
         What stays as it is: memory, links, optimizer, wishes, limits. Its stages, micro-batches,
-        schedule, ranks and replicas are searched; its time limit is shared by all of them.
-    devices
-        Devices at hand; all are used where that is fastest.
-    global_batch
-        Rows per step, over all replicas.
-    schedules
-        Names to choose from.
-    replicas
-        Whether several copies of a pipeline may share the devices; exports cannot run them yet.
+        schedule, ranks, replicas and, with limited memory, recomputation are searched; its time
+        limit is that of the whole search.
+    space
+        What to choose from.
 
     Raises
     ------
     UsageError
-        If no micro-batch divides the global batch.
+        If no micro-batch divides the global batch, or no configuration has what was asked for.
     InfeasibleError
         If no configuration has a plan.
     """
-    started = time.monotonic()
-    requests = [
-        (profile, asked)
-        for profile in profiles
-        for asked in _requests(profile, request, devices, global_batch, schedules, replicas)
-    ]
-    if not requests:
-        sizes = ", ".join(str(_rows(profile)) for profile in profiles)
-        raise UsageError(
-            f"no micro-batch divides a global batch of {global_batch}",
+    measured = [Measured(profile) for profile in profiles]
+    asked = [(each, wish) for each in measured for wish in space.requests(each, request)]
+    if not asked:
+        raise _nothing_to_try(measured, space)
+    runs = _Search(space.global_batch, request.time_limit_s, time.monotonic())
+    candidates = [runs.bounded(*each) for each in asked]
+    candidates.sort(key=lambda each: (-each[1].most_samples_per_s, each[1].devices))
+    tried = [(each, runs.tried(each, candidate)) for each, candidate in candidates]
+    tried.sort(key=lambda each: _rank(each[1]))
+    best = runs.refined(*tried[0])
+    if best.plan is None:
+        raise InfeasibleError(
+            f"no way to train a batch of {space.global_batch} on {space.devices} devices",
+            cause=best.reason,
+            hint="give more or larger devices, or profile a smaller --batch-size",
+        )
+    explained = (best, *(_explained(other, best) for _, other in tried[1:]))
+    return SearchResult(explained, space.notes(measured, request))
+
+
+def _nothing_to_try(measured: Sequence[Measured], space: Space) -> UsageError:
+    if all(space.global_batch % each.rows for each in measured):
+        sizes = ", ".join(str(each.rows) for each in measured)
+        return UsageError(
+            f"no micro-batch divides a global batch of {space.global_batch}",
             cause=f"the profiled batch sizes are {sizes}",
             hint="profile with a --batch-size that divides it",
         )
-    found = []
-    for done, (profile, asked) in enumerate(requests):
-        left = request.time_limit_s - (time.monotonic() - started)
-        share = max(_LEAST_S, left / (len(requests) - done))
-        found.append(_try(profile, replace(asked, time_limit_s=share), global_batch))
-    ordered = sorted(found, key=lambda candidate: -candidate.samples_per_s)
-    best = ordered[0]
-    if best.plan is None:
-        raise InfeasibleError(
-            f"no way to train a batch of {global_batch} on {devices} devices",
-            cause=ordered[0].reason,
-            hint="give more or larger devices, or profile a smaller --batch-size",
+    return UsageError(
+        "no configuration has the stages and micro-batches that were asked for",
+        cause=f"there are {space.devices} devices and {space.global_batch} rows",
+        hint="leave out --stages, --microbatches or --schedule, and they are searched",
+    )
+
+
+def _rank(candidate: Candidate) -> tuple[float, float, int, int]:
+    """Order by speed, then by devices and memory; without a plan by what it could reach."""
+    # Sums in another order differ in their last digits.
+    speed = float(f"{candidate.samples_per_s:.9g}")
+    most = candidate.most_samples_per_s if candidate.outcome != "impossible" else 0.0
+    return -speed, -most if not speed else 0.0, candidate.devices, candidate.memory_bytes
+
+
+@dataclass
+class _Search:
+    """A search under way: its clock, and the speeds found so far."""
+
+    global_batch: int
+    time_limit_s: float
+    started: float
+
+    def __post_init__(self) -> None:
+        self.fastest: list[float] = []
+
+    @property
+    def left_s(self) -> float:
+        return self.time_limit_s - (time.monotonic() - self.started)
+
+    def bounded(self, measured: Measured, request: PlanRequest) -> tuple[Measured, Candidate]:
+        """Return a configuration with what it could reach, refused where it cannot run."""
+        least_s = measured.least_step_s(request)
+        most = self.global_batch / least_s if least_s else float("inf")
+        reason = refusal(request) or measured.lacking(request)
+        outcome: Outcome = "impossible" if reason else "planned"
+        return measured, Candidate(request, measured.rows, None, 0.0, reason or "", outcome, most)
+
+    def tried(self, measured: Measured, candidate: Candidate) -> Candidate:
+        """Return a configuration with its plan, unless it cannot be among the best."""
+        if candidate.outcome == "impossible":
+            return candidate
+        if len(self.fastest) >= _KEPT and candidate.most_samples_per_s < self.fastest[-1]:
+            return replace(candidate, outcome="slower")
+        if self.fastest and self.left_s <= 0:
+            reason = f"not tried: the {self.time_limit_s:g} s were over"
+            return replace(candidate, outcome="late", reason=reason)
+        found = self._planned(measured, candidate, max(_LEAST_S, self.left_s / _KEPT))
+        if found.plan is not None:
+            self.fastest = sorted((*self.fastest, found.samples_per_s), reverse=True)[:_KEPT]
+        return found
+
+    def refined(self, measured: Measured, best: Candidate) -> Candidate:
+        """Give the time that is left to the best plan where time was short for its proof."""
+        share = self.time_limit_s / _KEPT
+        if best.plan is None or best.plan.stopped != "time" or self.left_s <= share:
+            return best
+        again = self._planned(measured, best, self.left_s)
+        return again if again.samples_per_s >= best.samples_per_s else best
+
+    def _planned(self, measured: Measured, candidate: Candidate, limit_s: float) -> Candidate:
+        try:
+            request = replace(candidate.request, time_limit_s=limit_s)
+            found = plan(measured.profile, request, explain=False)
+        except AutosplitError as error:
+            reason = error.message if error.cause is None else f"{error.message}: {error.cause}"
+            return replace(candidate, reason=reason, outcome="impossible")
+        speed = self.global_batch / found.step_s if found.step_s else 0.0
+        # The plan tells what was asked for, not its share of the time.
+        return replace(
+            candidate, plan=replace(found, request=candidate.request), samples_per_s=speed
         )
-    return SearchResult((best, *(_explained(other, best) for other in ordered[1:])))
-
-
-def _rows(profile: Profile) -> int:
-    return profile.model.batch_size or 1
-
-
-def _requests(
-    profile: Profile,
-    request: PlanRequest,
-    devices: int,
-    global_batch: int,
-    schedules: Sequence[str],
-    replicas: bool,
-) -> Iterator[PlanRequest]:
-    """Yield what to ask for at one batch size; what a schedule refuses is found out later."""
-    for copies in range(1, devices + 1 if replicas else 2):
-        rows = copies * _rows(profile)
-        if global_batch % rows:
-            continue
-        for ranks in _rank_counts(devices // copies):
-            for schedule in schedules if ranks > 1 else schedules[:1]:
-                chunks = 2 if schedule == "interleaved" else 1
-                if ranks * chunks <= len(profile.layers):
-                    yield replace(
-                        request,
-                        stages=ranks * chunks,
-                        ranks=ranks,
-                        microbatches=global_batch // rows,
-                        schedule=schedule,
-                        replicas=copies,
-                    )
-
-
-def _rank_counts(most: int) -> list[int]:
-    """Return how many devices one pipeline may have: all there are, and powers of two."""
-    return sorted({most, *(2**power for power in range(most.bit_length()))} & set(range(most + 1)))
-
-
-def _try(profile: Profile, request: PlanRequest, global_batch: int) -> Candidate:
-    size = _rows(profile)
-    try:
-        found = plan(profile, request)
-    except AutosplitError as error:
-        reason = error.message if error.cause is None else f"{error.message}: {error.cause}"
-        return Candidate(request, size, None, 0.0, reason)
-    return Candidate(request, size, found, global_batch / found.step_s if found.step_s else 0.0)
 
 
 # ---------------------------------------------------------------- why one lost
 
 
 def _explained(candidate: Candidate, best: Candidate) -> Candidate:
+    if candidate.outcome == "slower":
+        behind = format_share(1 - candidate.most_samples_per_s / best.samples_per_s)
+        words = f"at least {behind} behind, by the bound of its step"
+        return replace(candidate, reason=words)
     if candidate.plan is None or best.plan is None:
         return candidate
-    slower = candidate.plan.step_s / best.plan.step_s - 1 if best.plan.step_s else 0.0
-    if slower < 1e-3:
-        return replace(candidate, reason="as fast")
-    spent, at_best = _spent(candidate.plan), _spent(best.plan)
-    worst = max(spent, key=lambda name: spent[name] - at_best[name])
-    share = spent[worst] / candidate.plan.step_s
-    return replace(
-        candidate, reason=f"{format_share(slower)} slower: {format_share(share)} {worst}"
-    )
+    reason = _lost(candidate, best, candidate.plan, best.plan)
+    if candidate.plan.status == "feasible":
+        reason += f"; not proven, its gap is {format_share(candidate.plan.gap)}"
+    return replace(candidate, reason=reason)
+
+
+def _lost(candidate: Candidate, best: Candidate, plan: Plan, at_best: Plan) -> str:
+    """Return what a plan loses to the best, of two as fast in devices or memory."""
+    slower = plan.step_s / at_best.step_s - 1 if at_best.step_s else 0.0
+    if slower < _EQUAL:
+        if candidate.devices > best.devices:
+            return f"as fast, on {candidate.devices} devices instead of {best.devices}"
+        more = candidate.memory_bytes - best.memory_bytes
+        return f"as fast, with {format_bytes(more)} more memory" if more > 0 else "as fast"
+    spent, least = _spent(plan), _spent(at_best)
+    worst = max(spent, key=lambda name: spent[name] - least[name])
+    more_s = format_seconds(spent[worst] - least[worst])
+    reason = f"{format_share(slower)} slower: {more_s} more {worst}"
+    if worst == _COMPUTE and candidate.devices < best.devices:
+        reason += f", on {candidate.devices} devices instead of {best.devices}"
+    return reason
+
+
+_COMPUTE = "compute"
 
 
 def _spent(found: Plan) -> dict[str, float]:
@@ -208,7 +262,7 @@ def _spent(found: Plan) -> dict[str, float]:
         ranks[stage.rank] = ranks.get(stage.rank, 0.0) + work
     even = sum(ranks.values()) / len(ranks)
     return {
-        "compute": microbatches * even,
+        _COMPUTE: microbatches * even,
         "waiting for the busiest stage": microbatches * (max(ranks.values()) - even),
         "sending between stages": microbatches * max(0.0, found.bottleneck_s - max(ranks.values())),
         "summing gradients": found.sync_s,

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 SCHEMAS: dict[type, tuple[str, tuple[int, int]]] = {
     Profile: ("autosplit.profile", (1, 2)),
-    Plan: ("autosplit.plan", (1, 2)),
+    Plan: ("autosplit.plan", (1, 3)),
 }
 
 # ---------------------------------------------------------------- encode

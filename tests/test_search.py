@@ -4,12 +4,18 @@ import dataclasses
 
 import pytest
 
+from autosplit import search as searching
+from autosplit.configurations import Space
 from autosplit.errors import InfeasibleError, UsageError
-from autosplit.search import search
 from autosplit.types import PlanRequest
 from tests.builders import profile
 
 ANY = PlanRequest(1, 1, link_bytes_per_s=100.0)
+
+
+def search(profiles, request=ANY, *, devices, global_batch, **choices):
+    choices = {"replicas": False, **choices}
+    return searching.search(profiles, request, Space(devices, global_batch, **choices))
 
 
 def sized(rows, layers=8, **fields):
@@ -44,7 +50,7 @@ def test_memory_rules_out_and_says_so():
     found = search([heavy], request, devices=4, global_batch=8)
     assert found.best.request.ranks >= 2
     lost = {c.request.ranks: c.reason for c in found.candidates if c.plan is None}
-    assert "no 1-stage plan fits" in lost[1]
+    assert "weights, gradients and optimizer state alone fill" in lost[1]
     assert all(c.memory_bytes <= 900 for c in found.candidates)
 
 
@@ -66,4 +72,4 @@ def test_nothing_fits():
     request = dataclasses.replace(ANY, memory_bytes=10)
     with pytest.raises(InfeasibleError) as caught:
         search([sized(1, param_bytes=[100] * 8)], request, devices=2, global_batch=4)
-    assert "l0 alone needs" in caught.value.cause
+    assert "optimizer state alone fill" in caught.value.cause

@@ -31,7 +31,7 @@ from autosplit.cli.options import (
 from autosplit.errors import UsageError
 from autosplit.report.data import plan_data, to_text, workload_data
 from autosplit.report.planning import baseline_tables, search_tables, workload_tables
-from autosplit.report.tables import plan_tables
+from autosplit.report.plans import plan_tables
 from autosplit.schedules import SCHEDULES
 from autosplit.search import Candidate
 from autosplit.serialize import refuse_existing
@@ -53,12 +53,13 @@ _MICROBATCHES = 4
 @click.option(
     "--global-batch",
     type=click.IntRange(1),
-    help="Rows of a step: search stages, replicas, micro-batches and schedule for --gpus.",
+    help="Rows of a step: search stages, replicas, micro-batches, schedule and, with --memory, "
+    "recomputation for --gpus. What you say of them stays as you say.",
 )
 @click.option(
-    "--replicas",
-    is_flag=True,
-    help="Let --global-batch try several copies of a pipeline too, which exports cannot run yet.",
+    "--replicas/--no-replicas",
+    default=True,
+    help="Whether --global-batch may choose several copies of a pipeline.",
 )
 @click.option(
     "--schedule",
@@ -108,8 +109,8 @@ _MICROBATCHES = 4
 @click.option(
     "--objective",
     type=click.Choice(["step", "bottleneck"]),
-    default="step",
-    help="Make the whole step or the busiest stage shortest.",
+    help="Make the whole step or the busiest stage shortest; by default the step, and the busiest "
+    "stage for graphs of other tools.",
 )
 @click.option(
     "--granularity",
@@ -220,6 +221,8 @@ def command(
             placed = workflow.place(subject, host_cpu=host_cpu, cross_check=cross_check, **limits)
         _show(terminal, as_json, workload_data(placed), workload_tables(placed))
         return
+    if wishes["objective"] is None:
+        wishes["objective"] = "bottleneck" if subject.device.clock == "file" else "step"
     if output is None and not as_json:
         output = Path("plan.json")
     if output is not None:
@@ -243,25 +246,31 @@ def command(
                 improve=improve,
             )
         candidates: tuple[Candidate, ...] = ()
+        left_out: tuple[str, ...] = ()
     else:
-        wishes["stages"] = wishes["microbatches"] = 1
+        choices = _choices(context, wishes)
         with terminal.step("search"):
             found = workflow.search(
                 files,
-                PlanRequest(**wishes),
-                devices=gpus or 1,
+                PlanRequest(stages=1, microbatches=1, **wishes),
+                devices=_devices(gpus, wishes),
                 global_batch=global_batch,
                 replicas=replicas,
+                **choices,
             )
-        plan, candidates = found.best, found.candidates
+        plan, candidates, left_out = found.best, found.candidates, found.notes
     baselines: tuple[Comparison, ...] = ()
     if compare:
         baselines = workflow.compare(files[0], plan.request, batch_size=plan.model.batch_size)
     _show(
         terminal,
         as_json,
-        plan_data(plan, candidates, baselines),
-        [*plan_tables(plan), *search_tables(candidates), *baseline_tables(plan, baselines)],
+        plan_data(plan, candidates, baselines, left_out),
+        [
+            *plan_tables(plan),
+            *search_tables(candidates, left_out),
+            *baseline_tables(plan, baselines),
+        ],
     )
     if plan.status == "feasible":
         terminal.warn(f"not proven best: another plan may be up to {format_share(plan.gap)} better")
@@ -286,6 +295,24 @@ def _request(gpus: int | None, wishes: dict[str, Any]) -> PlanRequest:
         )
     microbatches = wishes.pop("microbatches") or _MICROBATCHES * stages
     return PlanRequest(stages=stages, microbatches=microbatches, ranks=gpus, **wishes)
+
+
+def _choices(context: click.Context, wishes: dict[str, Any]) -> dict[str, Any]:
+    """Return what the search need not choose, because it was said; take numbers from the wishes."""
+    choices = {name: wishes.pop(name) for name in ("stages", "microbatches")}
+    for name, choice in (("schedule", "schedules"), ("recompute", "recompute")):
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            choices[choice] = (wishes[name],)
+    return choices
+
+
+def _devices(gpus: int | None, wishes: dict[str, Any]) -> int:
+    """Return how many devices the search has."""
+    if gpus is None and wishes["cluster"] is not None:
+        return len(wishes["cluster"].devices)
+    if gpus is None:
+        raise UsageError("how many devices?", hint="give --gpus with --global-batch")
+    return gpus
 
 
 def _link(wishes: dict[str, Any], said: bool) -> dict[str, Any]:

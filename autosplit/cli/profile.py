@@ -15,7 +15,7 @@ from autosplit.cli.options import FILE, SECONDS, Command, CommaNumbers, as_json,
 from autosplit.errors import UsageError
 from autosplit.profilers import ProfileOptions
 from autosplit.report.data import profile_data, to_text
-from autosplit.report.tables import profile_tables
+from autosplit.report.profiles import profile_tables
 from autosplit.serialize import refuse_existing
 from autosplit.types import ModelRef
 

@@ -15,14 +15,9 @@ from autosplit.report.chrome import profile_trace, trace_data
 from autosplit.report.comparison import comparison_data, comparison_tables
 from autosplit.report.data import export_data, plan_data, profile_data, to_text
 from autosplit.report.dot import graph_dot
+from autosplit.report.plans import export_table, memory_table, plan_tables, time_table
+from autosplit.report.profiles import profile_tables
 from autosplit.report.sheet import plan_csv, profile_csv
-from autosplit.report.tables import (
-    export_table,
-    memory_table,
-    plan_tables,
-    profile_tables,
-    time_table,
-)
 from autosplit.report.trees import plan_tree, profile_tree
 from autosplit.serialize import dump_data, dump_text, refuse_existing
 from autosplit.types import Plan, Profile

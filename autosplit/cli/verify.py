@@ -11,7 +11,7 @@ from autosplit.cli.console import Terminal
 from autosplit.cli.kinds import EXPORT, expect
 from autosplit.cli.options import FILE, Command, as_json
 from autosplit.report.data import to_text, verification_data
-from autosplit.report.tables import verification_table
+from autosplit.report.verifications import verification_table
 
 
 @click.command(cls=Command, short_help="Run an export against the original model.")

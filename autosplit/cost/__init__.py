@@ -9,7 +9,7 @@ it, once (model inputs are looked up by each rank and never cross), and its grad
 """
 
 from autosplit.cost.memory import OPTIMIZER_COPIES, MemoryModel
-from autosplit.cost.model import BoundaryCost, CostModel, Place, PlanCost, StageCost
+from autosplit.cost.model import BoundaryCost, CostModel, Place, PlanCost, StageCost, all_reduce_s
 from autosplit.cost.times import LayerTimes
 
 __all__ = [
@@ -21,4 +21,5 @@ __all__ = [
     "Place",
     "PlanCost",
     "StageCost",
+    "all_reduce_s",
 ]

@@ -338,13 +338,16 @@ class CostModel:
         return self._all_reduce_s(max(gradients), self.replicas)
 
     def _all_reduce_s(self, nbytes: int, members: int) -> float:
-        """Return the seconds of an all-reduce over a ring with the slowest link.
+        return all_reduce_s(nbytes, members, (*self.links, self.replica_link))
 
-        Over n members it moves 2 (n - 1) / n of the bytes over each link.
-        """
-        if members < 2 or not nbytes:
-            return 0.0
-        links = (*self.links, self.replica_link)
-        slowest = max(link.s_per_byte for link in links)
-        latency = max(link.latency_s for link in links)
-        return 2 * (members - 1) * (nbytes / members * slowest + latency)
+
+def all_reduce_s(nbytes: float, members: int, links: Sequence[Link]) -> float:
+    """Return the seconds of an all-reduce over a ring with the slowest of some links.
+
+    Over n members it moves 2 (n - 1) / n of the bytes over each link.
+    """
+    if members < 2 or not nbytes:
+        return 0.0
+    slowest = max(link.s_per_byte for link in links)
+    latency = max(link.latency_s for link in links)
+    return 2 * (members - 1) * (nbytes / members * slowest + latency)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -56,12 +57,16 @@ def profile_data(profile: Profile) -> dict[str, Any]:
 
 
 def plan_data(
-    plan: Plan, candidates: Sequence[Candidate] = (), baselines: Sequence[Comparison] = ()
+    plan: Plan,
+    candidates: Sequence[Candidate] = (),
+    baselines: Sequence[Comparison] = (),
+    left_out: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return a plan's promise and its stages, and what it was compared with."""
     compared: dict[str, Any] = {}
     if candidates:
         compared["candidates"] = [_candidate(candidate) for candidate in candidates]
+        compared["left_out"] = list(left_out)
     if baselines:
         compared["baselines"] = to_data(tuple(baselines))
     return {
@@ -73,6 +78,7 @@ def plan_data(
         "bottleneck_s": plan.bottleneck_s,
         "bound_s": plan.bound_s,
         "gap": plan.gap,
+        "stopped": plan.stopped,
         "solver": plan.solver,
         "solver_s": plan.solver_s,
         "step_s": plan.step_s,
@@ -105,13 +111,22 @@ def _candidate(candidate: Candidate) -> dict[str, Any]:
         "ranks": request.ranks,
         "replicas": request.replicas,
         "schedule": request.schedule,
+        "devices": candidate.devices,
+        "recompute": request.recompute,
         "microbatches": request.microbatches,
         "microbatch_size": candidate.microbatch_size,
+        "outcome": candidate.outcome,
         "samples_per_s": candidate.samples_per_s,
+        "most_samples_per_s": _finite(candidate.most_samples_per_s),
         "step_s": plan.step_s if plan else None,
         "memory_bytes": candidate.memory_bytes,
         "reason": candidate.reason,
     }
+
+
+def _finite(value: float) -> float | None:
+    """Return a number that JSON can hold, else None."""
+    return value if math.isfinite(value) else None
 
 
 def workload_data(plan: WorkloadPlan) -> dict[str, Any]:

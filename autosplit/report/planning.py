@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Sequence
 
 from rich.console import RenderableType
@@ -11,39 +11,61 @@ from rich.text import Text
 from autosplit.baselines import Comparison
 from autosplit.readers import WorkloadPlan
 from autosplit.report.bars import bar, heat
+from autosplit.report.plans import proof
 from autosplit.report.styles import GOOD, HOT, STRONG
-from autosplit.report.tables import facts, grid, proof, remarks
+from autosplit.report.tables import facts, grid, remarks
 from autosplit.search import Candidate
 from autosplit.types import Plan
 from autosplit.units import format_bytes, format_seconds
 
 
-def search_tables(candidates: Sequence[Candidate], top: int = 10) -> list[RenderableType]:
-    """Return the best configurations, and why the others lost."""
+def search_tables(
+    candidates: Sequence[Candidate], left_out: Sequence[str] = (), top: int = 10
+) -> list[RenderableType]:
+    """Return the best configurations, why they lost, and why the others were left out."""
     if not candidates:
         return []
-    possible = [candidate for candidate in candidates if candidate.plan is not None]
-    table = grid(f"Best {min(top, len(possible))} of {len(candidates)} configurations")
-    if left := len(candidates) - len(possible):
-        table.caption = f"{left} have no plan; --json says why"
-    for heading in ("stages", "replicas", "schedule", "micro-batches"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    planned = [candidate for candidate in candidates if candidate.outcome == "planned"]
+    table = grid(f"Best {min(top, len(planned))} of {len(candidates)} configurations")
+    for heading in ("stages", "replicas", "devices", "schedule", "micro-batches", "recompute"):
+        table.add_column(heading, justify="right", overflow="fold")
     table.add_column("rows/s", justify="right", no_wrap=True)
     table.add_column("memory", justify="right", no_wrap=True)
     table.add_column("why not", overflow="fold")
-    for place, candidate in enumerate(possible[:top]):
+    for place, candidate in enumerate(planned[:top]):
         request = candidate.request
         table.add_row(
             str(request.stages),
             str(request.replicas),
-            request.schedule,
+            str(candidate.devices),
+            request.schedule if request.stages > 1 else "-",
             f"{request.microbatches} × {candidate.microbatch_size}",
+            request.recompute,
             f"{candidate.samples_per_s:.4g}",
             format_bytes(candidate.memory_bytes),
             Text(candidate.reason),
             style=STRONG if place == 0 else "",
         )
-    return ["", table]
+    table.caption = "memory of the fullest device; --json lists every configuration"
+    return ["", table, *remarks((*_without_plan(candidates), *left_out))]
+
+
+_REASONS = 8
+"""Different reasons that are listed."""
+
+
+def _without_plan(candidates: Sequence[Candidate]) -> tuple[str, ...]:
+    """Return why configurations have no plan, and how many of each kind."""
+    counts: Counter[str] = Counter()
+    for candidate in candidates:
+        if candidate.outcome == "slower":
+            counts["slower than those above, by the bound of their step"] += 1
+        elif candidate.outcome != "planned":
+            counts[candidate.reason] += 1
+    listed = [f"{number} × {reason}" for reason, number in counts.most_common(_REASONS)]
+    if more := sum(counts.values()) - sum(n for _, n in counts.most_common(_REASONS)):
+        listed.append(f"{more} × other reasons, as --json says")
+    return tuple(listed)
 
 
 def baseline_tables(plan: Plan, baselines: Sequence[Comparison]) -> list[RenderableType]:
@@ -60,7 +82,7 @@ def baseline_tables(plan: Plan, baselines: Sequence[Comparison]) -> list[Rendera
         format_seconds(plan.step_s),
         "1.00×",
         format_seconds(plan.bottleneck_s),
-        format_bytes(_fullest_bytes(plan)),
+        format_bytes(max(plan.memory_by_rank)),
         Text("yes", style=GOOD),
     )
     for each in baselines:
@@ -73,14 +95,6 @@ def baseline_tables(plan: Plan, baselines: Sequence[Comparison]) -> list[Rendera
             Text("yes" if each.fits else "no", style=GOOD if each.fits else HOT),
         )
     return ["", table]
-
-
-def _fullest_bytes(plan: Plan) -> int:
-    """Return the memory of the fullest rank, which holds all stages on it."""
-    held: dict[int, int] = defaultdict(int)
-    for stage in plan.stages:
-        held[stage.rank] += stage.memory.total_bytes
-    return max(held.values())
 
 
 def workload_tables(plan: WorkloadPlan) -> list[RenderableType]:

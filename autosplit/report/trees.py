@@ -10,8 +10,9 @@ from rich.tree import Tree
 from autosplit.report.advice import layer_s, total_s
 from autosplit.report.bars import bar, heat
 from autosplit.report.paths import Module, summarize, tree
+from autosplit.report.plans import bottleneck, stage_s
 from autosplit.report.styles import HOT, LABEL, STRONG
-from autosplit.report.tables import bottleneck, model_name, stage_s
+from autosplit.report.tables import model_name
 from autosplit.types import Plan, Profile
 from autosplit.units import format_bytes, format_seconds, format_share
 

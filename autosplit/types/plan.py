@@ -135,6 +135,9 @@ class PlanRequest:
         (cut inside layers too, where the profile is of operations).
     replicas
         Copies of the pipeline, each on devices and data of its own.
+    sharding
+        Whether each replica holds parameters, gradients and optimizer state of its stages whole
+        ("replicate"), or they are divided over the replicas ("fsdp").
     link_assumed
         Whether the speed of the links is a guess rather than what the user said.
     """
@@ -159,6 +162,7 @@ class PlanRequest:
     boundaries: tuple[str, ...] = ()
     granularity: Literal["op", "layer", "block"] = "layer"
     replicas: int = 1
+    sharding: Literal["replicate", "fsdp"] = "replicate"
     link_assumed: bool = False
     apart: tuple[tuple[str, ...], ...] = ()
     alone: tuple[tuple[str, ...], ...] = ()
@@ -203,6 +207,10 @@ class Plan:
     sync_s
         Part of the step in which gradients are summed: of parameters on several stages, and of
         replicas.
+    stopped
+        Why there is no proof: the time limit; the gap that was asked for; the size of the
+        programs that a proof takes ("size"); memory that solvers do not count ("memory"); or
+        several stages on each device, for which only a bound is known ("chunks").
     single_s
         Time of the same step on one device, for the speed-up.
     notes
@@ -233,6 +241,7 @@ class Plan:
     nodes: tuple[tuple[str, ...], ...] = ()
     profile_path: str | None = None
     sync_s: float = 0.0
+    stopped: Literal["time", "gap", "size", "memory", "chunks"] | None = None
 
     def __post_init__(self) -> None:
         require_finite(
@@ -257,6 +266,14 @@ class Plan:
         if self.nodes:
             require(self, len(self.nodes) == len(self.order), "nodes must name every layer's")
             require_unique(self, "node", (name for nodes in self.nodes for name in nodes))
+
+    @property
+    def memory_by_rank(self) -> tuple[int, ...]:
+        """Peak bytes of each rank: all of its stages."""
+        held: dict[int, int] = {}
+        for stage in self.stages:
+            held[stage.rank] = held.get(stage.rank, 0) + stage.memory.total_bytes
+        return tuple(held[rank] for rank in sorted(held))
 
     @property
     def stage_of_node(self) -> dict[str, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autosplit.errors import DataError
 from autosplit.serialize import digest, load
@@ -68,7 +68,7 @@ def search(
     *,
     devices: int,
     global_batch: int,
-    replicas: bool = False,
+    **choices: Any,
 ) -> SearchResult:
     """Find the best number of stages, replicas and micro-batches, and the best schedule.
 
@@ -83,8 +83,9 @@ def search(
         Devices at hand.
     global_batch
         Rows of a step.
-    replicas
-        Whether to try several copies of a pipeline, which exports cannot run yet.
+    choices
+        What to choose from, as in ``configurations.Space``: ``replicas`` (whether there may be
+        several copies of a pipeline), ``schedules``, ``recompute``, ``stages``, ``microbatches``.
 
     Raises
     ------
@@ -92,6 +93,7 @@ def search(
         If no configuration fits.
     """
     from autosplit import search as searching
+    from autosplit.configurations import Space
 
     measured = [(each, given) for given in profiles for each in at_sizes(as_profile(given))]
     for found, given in measured:
@@ -100,20 +102,16 @@ def search(
                 f"{given} does not say how many rows a micro-batch has",
                 hint="profile the model with --batch-size",
             )
-    result = searching.search(
-        [found for found, _ in measured],
-        request,
-        devices=devices,
-        global_batch=global_batch,
-        replicas=replicas,
-    )
+    space = Space(devices, global_batch, **choices)
+    result = searching.search([found for found, _ in measured], request, space)
     best = next(
         _with_source(result.best, found, given)
         for found, given in measured
         if digest(found) == result.best.profile_digest
     )
     first, *others = result.candidates
-    return searching.SearchResult((dataclasses.replace(first, plan=best), *others))
+    candidates = (dataclasses.replace(first, plan=best), *others)
+    return dataclasses.replace(result, candidates=candidates)
 
 
 def compare(

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from autosplit.hardware import devices, find
-from autosplit.report import comparison, hardware, tables, trees
+from autosplit.report import comparison, hardware, plans, profiles, trees, verifications
 from autosplit.types import BatchCheck, Comparison, Profile, Timing, VerificationReport
 from tests import examples
 
@@ -63,18 +63,18 @@ def other_profile():
 
 
 VIEWS = {
-    "profile": lambda: tables.profile_tables(examples.profile()),
+    "profile": lambda: profiles.profile_tables(examples.profile()),
     "profile_tree": lambda: [trees.profile_tree(examples.profile())],
     "comparison": lambda: comparison.comparison_tables(examples.profile(), other_profile()),
     "devices": lambda: [hardware.device_table(devices().values())],
     "device": lambda: [hardware.device_facts(find("h100-sxm"))],
-    "plan": lambda: tables.plan_tables(examples.plan()),
+    "plan": lambda: plans.plan_tables(examples.plan()),
     "plan_tree": lambda: [trees.plan_tree(examples.plan())],
-    "plan_time": lambda: [tables.time_table(examples.plan())],
-    "plan_memory": lambda: [tables.memory_table(examples.plan())],
-    "verification": lambda: [tables.verification_table(verification())],
+    "plan_time": lambda: [plans.time_table(examples.plan())],
+    "plan_memory": lambda: [plans.memory_table(examples.plan())],
+    "verification": lambda: [verifications.verification_table(verification())],
     "verification_failed": lambda: [
-        tables.verification_table(verification(0.3, ("h.0.mlp.bias has no gradient",)))
+        verifications.verification_table(verification(0.3, ("h.0.mlp.bias has no gradient",)))
     ],
 }
 
@@ -98,7 +98,7 @@ def test_names_are_never_markup():
     renamed = Profile(
         profile.model, "0", profile.device, layers, values=(), states=(), storages=profile.storages
     )
-    shown = text(100, *tables.profile_tables(renamed), trees.profile_tree(renamed))
+    shown = text(100, *profiles.profile_tables(renamed), trees.profile_tree(renamed))
     assert shown.count("[bold red]h[/]") == 2
 
 
@@ -108,5 +108,5 @@ def test_a_plan_that_takes_no_time_can_be_shown():
         replace(stage, forward_s=0.0, backward_s=0.0, send_s=0.0) for stage in plan.stages
     )
     shown = examples.plan(stages=still, step_s=0.0, single_s=0.0, objective_s=0.0, bound_s=0.0)
-    assert "▶ 0" in text(80, *tables.plan_tables(shown))
+    assert "▶ 0" in text(80, *plans.plan_tables(shown))
     assert "stage 1" in text(80, trees.plan_tree(shown))
