@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from string import Template
 
+from autosplit import schedules
 from autosplit.codegen import StageSource
 from autosplit.errors import AutosplitError
 from autosplit.launchers import LAUNCHERS, Launch
@@ -19,7 +20,6 @@ from autosplit.stages import Routing
 from autosplit.types import Artifact, Plan
 
 _VERSION = [1, 0]
-_SCHEDULES = ("gpipe", "1f1b", "looped-bfs", "interleaved")
 _COPIED = ("train.py", "infer.py", "checkpoint.py", "pipeline/*.py")
 _TEMPLATES = Path(__file__).parent / "templates" / "torch"
 
@@ -58,16 +58,14 @@ class TorchTarget:
 
 
 def _check(plan: Plan) -> None:
-    if plan.request.schedule not in _SCHEDULES:
-        raise AutosplitError(
-            f"target torch does not run schedule {plan.request.schedule!r}",
-            hint=f"plan with --schedule {' or '.join(_SCHEDULES)}",
-        )
+    """Refuse a plan that the runtime cannot run; its rules are those of the planner's schedules."""
+    request = plan.request
     ranks = [stage.rank for stage in plan.stages]
-    count = max(ranks) + 1
-    if ranks != [stage % count for stage in range(len(ranks))] or len(ranks) % count:
+    schedule = schedules.make(request.schedule, len(ranks), request.microbatches, max(ranks) + 1)
+    expected = [schedule.rank_of(stage) for stage in range(len(ranks))]
+    if ranks != expected:
         raise AutosplitError(
-            f"target torch runs stage K of {len(ranks)} on rank K modulo the number of ranks",
+            f"schedule {schedule.name} runs its stages on ranks {', '.join(map(str, expected))}",
             cause=f"the plan places its stages on ranks {', '.join(map(str, ranks))}",
         )
 

@@ -27,13 +27,14 @@ from pipeline.routing import Routing, read_routing
 from pipeline.tree import rebuild
 from torch import Tensor, nn
 
+from autosplit.schedules import SCHEDULES
 from autosplit.serialize import to_data
 from autosplit.stages import split
 from tests.functional.runtime.recipes import Recipe, RecipeStage
 from tests.functional.runtime.scenarios import SCENARIOS, dropout, skips
 
 MICROBATCHES = 4
-PER_RANK = {"interleaved": 2, "looped-bfs": 2}
+SINGLE = ("gpipe", "1f1b")
 
 
 def cut(recipe: Recipe, count: int, shift: int) -> dict[str, int]:
@@ -49,20 +50,21 @@ class Case:
     """One scenario cut in one way, on one rank."""
 
     def __init__(
-        self, recipe: Recipe, processes: Processes, shift: int, per_rank: int, folder: Path
+        self, recipe: Recipe, processes: Processes, shift: int, schedule: str, folder: Path
     ) -> None:
         self.recipe = recipe
         program = recipe.program()
-        count = processes.world * per_rank
+        count = processes.world * (1 if schedule in SINGLE else 2)
+        kind = SCHEDULES[schedule](count, count, processes.world)
         specs, routing = split(program, cut(recipe, count, shift), count)
         run = {
-            "ranks": [stage % processes.world for stage in range(count)],
+            "ranks": [kind.rank_of(stage) for stage in range(count)],
             "schedule": "1f1b",
             "microbatches": MICROBATCHES,
             "microbatch_size": 2,
         }
         data = {"schema": "autosplit.routing", "version": [1, 0], **to_data(routing), "run": run}
-        path = folder / f"{recipe.name}_{count}_{shift}_{processes.rank}.json"
+        path = folder / f"{recipe.name}_{schedule}_{shift}_{processes.rank}.json"
         path.write_text(json.dumps(data))
         self.routing: Routing = read_routing(path)
         self.factories = [lambda spec=spec: RecipeStage(recipe, spec) for spec in specs]
@@ -217,7 +219,7 @@ def main(folder: Path, runs: list[str]) -> None:
     with start(Probe(world), device="cpu", threads=1, timeout_s=60) as processes:  # type: ignore[arg-type]
         for make in SCENARIOS:
             for schedule, shift in (run.split("/") for run in runs):
-                case = Case(make(), processes, int(shift), PER_RANK.get(schedule, 1), folder)
+                case = Case(make(), processes, int(shift), schedule, folder)
                 results[f"{make.__name__} {schedule}/{shift}"] = {
                     **train(case, schedule),
                     **infer(case, schedule),
@@ -246,6 +248,7 @@ class Probe:
     def __init__(self, world: int) -> None:
         self.run = self
         self.ranks = tuple(range(world))
+        self.replicas = 1
 
 
 if __name__ == "__main__":

@@ -3,7 +3,11 @@ from __future__ import annotations
 import pytest
 
 from autosplit.targets.templates.torch.pipeline import PipelineError, start
-from autosplit.targets.templates.torch.pipeline.schedules import make_schedule
+from autosplit.targets.templates.torch.pipeline.schedules import (
+    SCHEDULES,
+    find_schedule,
+    schedule_names,
+)
 from tests.targets.torch_runtime.tables import table
 
 
@@ -68,8 +72,26 @@ def test_one_process_joins_and_leaves(tmp_path, environment):
             assert processes.device.type == "cpu"
 
 
-@pytest.mark.parametrize(("name", "stages"), [("zb", 1), ("interleaved", 1), ("1f1b", 2)])
-def test_schedules_that_do_not_fit_are_refused(name, stages):
-    message = f"schedule '{name}' does not run {stages} stages on each rank: choose "
+@pytest.mark.parametrize(
+    ("name", "ranks"),
+    [("zb", (0, 1)), ("zbv", (0, 1, 0, 1)), ("1f1b", (0, 1, 0, 1)), ("interleaved", (0, 1, 1, 0))],
+)
+def test_schedules_that_do_not_fit_are_refused(name, ranks):
+    message = f"schedule '{name}' does not run {len(ranks)} stages on ranks 0, 1.*: choose "
     with pytest.raises(PipelineError, match=message):
-        make_schedule(name, [None] * stages, 1, None)  # type: ignore[list-item]
+        find_schedule(name, ranks)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "names"),
+    [
+        ((0, 1, 2), "gpipe 1f1b looped-bfs interleaved zero-bubble"),
+        ((0, 1, 0, 1), "looped-bfs interleaved zero-bubble"),
+        ((0, 1, 2, 2, 1, 0), "zbv dualpipev"),
+        ((0, 1, 0), ""),
+        ((1, 0), ""),
+    ],
+)
+def test_schedules_of_a_placement(ranks, names):
+    assert schedule_names(ranks) == tuple(names.split())
+    assert set(names.split()) <= set(SCHEDULES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from autosplit.targets.templates.torch.pipeline.rates import rate_factor
 from autosplit.targets.templates.torch.pipeline.recompute import call_again
 from autosplit.targets.templates.torch.pipeline.routing import Route
 from autosplit.targets.templates.torch.pipeline.training import check_loss
+from autosplit.targets.templates.torch.pipeline.weight_gradients import LaterWeightGradients
 
 
 @pytest.mark.parametrize(
@@ -98,14 +100,20 @@ def _stage() -> nn.Sequential:
     return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2))
 
 
-def test_what_is_computed_again_is_the_same():
+@pytest.mark.parametrize("later", [None, LaterWeightGradients()])
+def test_what_is_computed_again_is_the_same(later: LaterWeightGradients | None):
     route = Route(("x",), ("y",), ())
     plain, again = _stage(), _stage()
     x = torch.randn(6, 3)
-    for stage, call in ((plain, lambda *args: args[1].call(args[0], args[2])), (again, call_again)):
+    for stage, recompute in ((plain, False), (again, True)):
         torch.manual_seed(1)
         for _ in range(2):
-            call(stage, route, {"x": x})["y"].square().sum().backward()
+            values = {"x": x}
+            inside = later or nullcontext()
+            given = call_again(stage, route, values, inside) if recompute else None
+            (given or route.call(stage, values))["y"].square().sum().backward()
+            if later is not None:
+                later.take()()
     for one, other in zip(plain.parameters(), again.parameters(), strict=True):
         assert torch.equal(one.grad, other.grad)
     assert all(torch.equal(a, b) for a, b in zip(plain.buffers(), again.buffers(), strict=True))

@@ -69,6 +69,7 @@ def train(routing: Routing, options: argparse.Namespace, processes: Processes) -
         device=processes.device,
         loss=data.loss,
         schedule=options.schedule,
+        split_backward=not options.full_backward,
         autocast=AUTOCAST[options.autocast],
         recompute=stages_to_recompute(options.recompute, routing, HERE / "plan.json"),
     )

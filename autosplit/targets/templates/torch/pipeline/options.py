@@ -78,7 +78,7 @@ def add_run_options(parser: argparse.ArgumentParser, routing: Routing) -> None:
     )
     parser.add_argument(
         "--schedule",
-        choices=schedule_names(run.stages_per_rank),
+        choices=schedule_names(run.ranks),
         default=run.schedule,
         help="order of work (default: %(default)s)",
     )

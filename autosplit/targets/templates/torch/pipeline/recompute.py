@@ -21,15 +21,23 @@ def planned(path: Path) -> frozenset[int]:
     return frozenset(index for index, stage in enumerate(stages) if stage["recompute"])
 
 
-def call_again(stage: nn.Module, route: Route, values: dict[str, Tensor]) -> dict[str, Tensor]:
+def call_again(
+    stage: nn.Module,
+    route: Route,
+    values: dict[str, Tensor],
+    inside: AbstractContextManager[object],
+) -> dict[str, Tensor]:
     """Call a stage like ``Route.call``, keeping what it takes alone for backward.
+
+    The context ``inside`` is entered for each of the two calls.
 
     Random numbers and autocast are the same the second time, and statistics of BatchNorm are
     updated once.
     """
 
     def run(*taken: Tensor) -> tuple[Tensor, ...]:
-        return tuple(route.call(stage, dict(zip(route.take, taken, strict=True))).values())
+        with inside:
+            return tuple(route.call(stage, dict(zip(route.take, taken, strict=True))).values())
 
     given = checkpoint(
         run,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from .metadata import Meta
 from .recompute import call_again
 from .routing import Route, Routing
+from .weight_gradients import LaterWeightGradients
 
 
 class Relay(nn.Module):
@@ -30,6 +31,8 @@ class Relay(nn.Module):
         Makes the context in which the stage runs.
     recompute
         Whether backward computes activations again.
+    later
+        Keeps gradients of weights for later; None computes them in backward.
     """
 
     def __init__(
@@ -39,10 +42,12 @@ class Relay(nn.Module):
         routing: Routing,
         autocast: Callable[[], AbstractContextManager[object]],
         recompute: bool,
+        later: LaterWeightGradients | None = None,
     ) -> None:
         super().__init__()
         self.stage = stage
         self.index = index
+        self.later = later
         self.route = routing.stages[index]
         self.received = routing.received(index)
         self.sent = routing.sent(index)
@@ -78,7 +83,7 @@ class Relay(nn.Module):
         with self._autocast():
             again = self._recompute and torch.is_grad_enabled()
             call = call_again if again else _call
-            values.update(call(self.stage, self.route, values))
+            values.update(call(self.stage, self.route, values, self.later or nullcontext()))
         self.forward_s += time.perf_counter() - begin
         sent = tuple(self._outgoing(name, values[name], foreign) for name in self.sent)
         if self._keep:
@@ -100,5 +105,11 @@ class Relay(nn.Module):
         return value
 
 
-def _call(stage: nn.Module, route: Route, values: dict[str, Tensor]) -> dict[str, Tensor]:
-    return route.call(stage, values)
+def _call(
+    stage: nn.Module,
+    route: Route,
+    values: dict[str, Tensor],
+    inside: AbstractContextManager[object],
+) -> dict[str, Tensor]:
+    with inside:
+        return route.call(stage, values)

@@ -77,11 +77,6 @@ class Run:
     microbatches: int
     microbatch_size: int
 
-    @property
-    def stages_per_rank(self) -> int:
-        """Number of stages on each rank."""
-        return self.ranks.count(0)
-
 
 @dataclass(frozen=True)
 class Routing:

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.pipelining import PipelineStage
 
 from .batches import Microbatch
 from .errors import PipelineError
@@ -18,9 +17,11 @@ from .gradients import gradient_norm
 from .metadata import FakeChain, Meta
 from .relay import Relay
 from .routing import Routing
-from .schedules import Schedule, make_schedule
+from .schedules import Schedule, find_schedule, make_schedule
 from .shared import SharedGradients
+from .torch_stage import TorchStage
 from .tree import rebuild
+from .weight_gradients import LaterWeightGradients
 
 KEPT_SCHEDULES = 16
 """Shapes whose schedules, with their receive buffers, stay in memory."""
@@ -44,7 +45,9 @@ class Pipeline:
     loss
         ``loss(output, *targets)``, a scalar; None for inference.
     schedule
-        A name in ``schedules.SINGLE``, or ``schedules.MULTI`` for several stages on a rank.
+        A name in ``schedules.SCHEDULES``.
+    split_backward
+        Whether a zero-bubble schedule computes gradients of weights later than those of inputs.
     autocast
         dtype of autocast for stages and loss; None for none.
     recompute
@@ -60,6 +63,7 @@ class Pipeline:
         device: torch.device,
         loss: Callable[..., Tensor] | None = None,
         schedule: str = "1f1b",
+        split_backward: bool = True,
         autocast: torch.dtype | None = None,
         recompute: Collection[int] = (),
     ) -> None:
@@ -73,8 +77,16 @@ class Pipeline:
             torch.autocast, device.type, dtype=autocast, enabled=autocast is not None
         )
         self._recompute = frozenset(recompute)
+        later = split_backward and find_schedule(schedule, routing.run.ranks).split
         self._relays = {
-            k: Relay(stage, k, routing, self._autocast, k in self._recompute)
+            k: Relay(
+                stage,
+                k,
+                routing,
+                self._autocast,
+                k in self._recompute,
+                LaterWeightGradients() if later else None,
+            )
             for k, stage in self.stages.items()
         }
         self._chain = FakeChain(routing, factories, device, self._autocast)
@@ -208,14 +220,16 @@ class Pipeline:
         self._schedules.move_to_end(key)
         return self._schedules[key]
 
-    def _torch_stage(self, relay: Relay, metas: Mapping[str, Meta]) -> PipelineStage:
-        return PipelineStage(
+    def _torch_stage(self, relay: Relay, metas: Mapping[str, Meta]) -> TorchStage:
+        return TorchStage(
             relay,
             relay.index,
             len(self.routing.stages),
             self.device,
             input_args=tuple(metas[name].example() for name in relay.received),
             output_args=tuple(metas[name].example() for name in relay.sent),
+            # torch's own split loses gradients of some stages.
+            dw_builder=_nothing_later if relay.later is None else relay.later.take,
         )
 
     def _named(self, output: tuple[Tensor, ...]) -> dict[str, Tensor]:
@@ -252,6 +266,10 @@ def _alike(microbatches: Sequence[Microbatch]) -> Iterator[list[Microbatch]]:
     """Yield runs of neighbouring micro-batches that have the same shapes."""
     for _, parts in groupby(microbatches, key=lambda part: part.signature):
         yield list(parts)
+
+
+def _nothing_later() -> Callable[[], None]:
+    return lambda: None
 
 
 def _to_device(value: Any, device: torch.device) -> Any:

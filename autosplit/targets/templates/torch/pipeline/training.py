@@ -63,6 +63,11 @@ def training_options(routing: Routing, description: str | None) -> argparse.Name
         "recomputes a layer (default: %(default)s)",
     )
     add(
+        "--full-backward",
+        action="store_true",
+        help="under zero-bubble schedules compute gradients of weights at once, not later",
+    )
+    add(
         "--eval-every",
         type=positive,
         metavar="N",
