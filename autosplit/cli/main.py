@@ -28,7 +28,7 @@ _MACHINERY = sys.stdlib_module_names | {
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
-COMMANDS = ("profile", "plan", "export", "verify", "show", "checkpoint", "device")
+COMMANDS = ("profile", "plan", "export", "verify", "show", "checkpoint", "device", "cluster")
 
 HELP = """Turn a PyTorch model that is too big or too slow for one GPU into a pipeline.
 

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import os
 import platform
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from autosplit.errors import AutosplitError, UsageError
 from autosplit.modelspec.structure import walk_inputs
+from autosplit.profilers.base import ProfileOptions
 from autosplit.profilers.clocks import Clock
+from autosplit.program import Program
 from autosplit.tracers.base import Trace
 from autosplit.types import DeviceInfo
+
+AutocastRegion: TypeAlias = Callable[[], AbstractContextManager[Any]]
 
 
 def choose_device(name: str) -> torch.device:
@@ -43,16 +50,49 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def describe(device: torch.device, threads: int, clock: Clock) -> DeviceInfo:
+def refuse_threads(count: int) -> None:
+    """Refuse more threads than there are processors: they would time each other's waiting.
+
+    Raises
+    ------
+    UsageError
+        Naming how many there are.
+    """
+    there = os.cpu_count()
+    if there is not None and count > there:
+        raise UsageError(
+            f"cannot measure with {count} threads",
+            cause=f"this machine has {there} processors",
+            hint=f"take --threads {there} or fewer",
+        )
+
+
+def describe(device: torch.device, options: ProfileOptions, clock: Clock) -> DeviceInfo:
     """Return what a profile says of the device."""
-    cuda = device.type == "cuda"
     return DeviceInfo(
         kind=device.type,
-        name=torch.cuda.get_device_name(device) if cuda else _processor(),
-        threads=threads,
+        name=device_name(device),
+        threads=options.threads,
         torch_version=str(torch.__version__),
         clock=clock.kind,
+        compiled=options.compile,
     )
+
+
+def autocast_region(program: Program, device: torch.device) -> AutocastRegion:
+    """Return what makes one region of autocast of a pass, as a model's forward is one.
+
+    Weights are cast once in a region, and the casts are forgotten at its end. The region around
+    a pass casts nothing itself: layers open those of their own within.
+    """
+    if any(node.ambient.autocast for node in program.operations):
+        return lambda: torch.autocast(device.type, enabled=False)
+    return contextlib.nullcontext
+
+
+def device_name(device: torch.device) -> str:
+    """Return the name of its hardware."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
 
 
 def _processor() -> str:

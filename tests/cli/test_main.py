@@ -32,7 +32,8 @@ def test_help_names_every_command_in_the_order_of_use(run):
     assert result.exit_code == ExitCode.OK
     listed = result.stdout.split("Commands:")[1].split("\n")
     commands = [line.split()[0] for line in listed if line.strip()]
-    assert commands == ["profile", "plan", "export", "verify", "show", "checkpoint", "device"]
+    steps = ["profile", "plan", "export", "verify"]
+    assert commands == [*steps, "show", "checkpoint", "device", "cluster"]
 
 
 @pytest.mark.parametrize(
