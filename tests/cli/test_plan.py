@@ -43,6 +43,17 @@ def test_on_boundaries_means_whole_blocks(run, asked, profile_file):
     assert asked[0][1].granularity == "block"
 
 
+def test_graphs_of_other_tools_have_no_steps(run, asked, tmp_path):
+    line = "node{} -- Linear(4, 4) -- forward_compute_time=1.0, backward_compute_time=2.0, "
+    line += "activation_size=8.0, parameter_size=64.0"
+    graph = "\n".join([line.format(1), line.format(2), "\tnode1 -- node2"])
+    (tmp_path / "graph.txt").write_text(graph)
+    for option, objective in (((), "bottleneck"), (("--objective", "step"), "step")):
+        command = ("plan", "graph.txt", "--stages", "2", *option, "-o", f"{objective}.json")
+        assert run(*command).exit_code == ExitCode.OK
+        assert asked[-1][1].objective == objective
+
+
 @pytest.mark.parametrize(
     ("options", "rate", "latency_s", "assumed"),
     [
