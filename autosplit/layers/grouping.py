@@ -73,9 +73,8 @@ def group(
         Time of each operation by node name, in any unit; estimated from shapes by default.
     granularity
         "op": single operations, apart from those that must not be parted; each knows the layer
-        that it is a part of. "layer": weightless
-        operations join a neighbour with weights. "block": also, layers of one repeated block
-        become one.
+        that it is a part of. "layer": weightless operations join a neighbour with weights.
+        "block": also, layers of one repeated block become one.
 
     Returns
     -------
@@ -90,7 +89,8 @@ def group(
         quotient.merge(quotient.closure({quotient.find(index) for index in lock}))
     namer = Namer(program, work)
     if granularity == "op":
-        return _finish(program, flow, quotient, namer, group(program, cost).layer_of)
+        layers = {node: layer for layer in group(program, cost).layers for node in layer.nodes}
+        return _finish(program, flow, quotient, namer, layers)
     costs = [work.cost(n) if cost is None else cost.get(n.name, 0.0) for n in flow.nodes]
     _Absorber(program, flow, quotient, work, costs).run()
     if granularity == "block":
@@ -234,9 +234,12 @@ def _finish(
     flow: Dataflow,
     quotient: Quotient,
     namer: Namer,
-    layer_of: Mapping[str, str] | None = None,
+    within: Mapping[str, Layer] | None = None,
 ) -> Grouping:
-    """Name the groups and translate order pairs of operations to pairs of layers."""
+    """Name the groups and translate order pairs of operations to pairs of layers.
+
+    Groups ``within`` layers take their block from them, so that blocks consist of layers.
+    """
     groups = quotient.order()
     members: list[tuple[Node, ...]] = [
         tuple(flow.nodes[index] for index in quotient.members[group]) for group in groups
@@ -247,10 +250,10 @@ def _finish(
         Layer(
             name=name,
             module=namer.module(nodes),
-            block=namer.block(nodes),
+            block=within[nodes[0].name].block if within else namer.block(nodes),
             structure=structure(program, nodes, live),
             nodes=tuple(node.name for node in nodes),
-            layer=None if layer_of is None else layer_of[nodes[0].name],
+            layer=within[nodes[0].name].name if within else None,
         )
         for name, nodes in zip(names, members, strict=True)
     )
