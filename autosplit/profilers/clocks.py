@@ -21,6 +21,10 @@ class Clock(Protocol):
     """Sets marks in a pass and tells the seconds between two of them afterwards."""
 
     kind: Literal["thread", "wall", "event"]
+    host_s: float
+    """Time in which the host issued the last pass; 0 where it runs it itself."""
+    device_s: float
+    """Time in which the device ran the last pass."""
 
     def start(self) -> None:
         """Get ready for a pass."""
@@ -38,6 +42,10 @@ class Clock(Protocol):
         """Return the seconds between two marks of a stopped pass."""
         ...
 
+    def frequency_mhz(self) -> int | None:
+        """Return how fast a GPU ticks now; None where nobody can tell."""
+        ...
+
 
 class CpuClock:
     """CPU time of this thread when it alone computes, else wall time.
@@ -47,6 +55,8 @@ class CpuClock:
     """
 
     kind: Literal["thread", "wall", "event"]
+    host_s = 0.0
+    device_s = 0.0
 
     def __init__(self, threads: int) -> None:
         self.kind = "thread" if threads == 1 else "wall"
@@ -63,6 +73,9 @@ class CpuClock:
     def seconds(self, begin: float, end: float) -> float:
         """Return the seconds between two marks."""
         return end - begin
+
+    def frequency_mhz(self) -> None:
+        """Return None: cores of a processor tick each at a pace of its own."""
 
 
 @dataclass(slots=True)
@@ -91,9 +104,7 @@ class CudaClock:
         self._spare: list[Any] = []
         self._lead_s = 0.0
         self.host_s = 0.0
-        """Time in which the host issued the last pass."""
         self.device_s = 0.0
-        """Time in which the device ran the last pass."""
 
     def start(self) -> None:
         """Wait for the device, then keep it busy while the host issues the first layers.
@@ -127,3 +138,10 @@ class CudaClock:
     def seconds(self, begin: _EventMark, end: _EventMark) -> float:
         """Return the seconds between two events, which count in milliseconds."""
         return float(begin.event.elapsed_time(end.event)) / 1e3
+
+    def frequency_mhz(self) -> int | None:
+        """Return the clock of the multiprocessors, if NVML and its Python package are here."""
+        try:
+            return int(self._cuda.clock_rate(self._device))
+        except Exception:  # NVML has errors of its own for each way to be missing
+            return None

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 
-from autosplit.errors import DataError
 from autosplit.journal import Journal
-from autosplit.layers import Work, group
+from autosplit.layers import Grouping, Work
 from autosplit.profilers.allocator import keep_freed_memory
 from autosplit.profilers.base import PROFILERS, ProfileOptions, Progress
+from autosplit.profilers.compiling import compiler
 from autosplit.profilers.environment import (
+    OutOfMemoryError,
+    autocast_region,
     choose_device,
     describe,
     input_tensors,
@@ -20,14 +23,15 @@ from autosplit.profilers.environment import (
     state_tensors,
 )
 from autosplit.profilers.passes import Compute, Piece, Step
+from autosplit.profilers.quality import remarks
+from autosplit.profilers.representatives import RepresentativeProfiler
 from autosplit.profilers.session import SampleSet, Session, choose_clock, trained
 from autosplit.profilers.statistics import Classes, classes_of, timings
-from autosplit.profilers.summary import Findings, summarise
+from autosplit.profilers.summary import Findings
 from autosplit.profilers.whole import WholeStep
-from autosplit.serialize import digest
 from autosplit.tracers.base import Trace
 from autosplit.tracers.replay import compile_nodes
-from autosplit.types import ModelRef, Profile, WholeModel
+from autosplit.types import DeviceInfo, WholeModel
 
 _LARGEST_OFFSET = 3.0
 """Most that entering a layer is taken to cost, in empty layers."""
@@ -37,31 +41,49 @@ _LARGEST_OFFSET = 3.0
 class MeasuredProfiler:
     """Times layers on detached inputs in running order, and the whole step beside them."""
 
-    def profile(
+    def findings(
         self,
         trace: Trace,
+        grouping: Grouping,
         options: ProfileOptions,
-        model: ModelRef,
         progress: Progress,
         journal: Journal,
-    ) -> Profile:
-        """Return time and memory of every layer of ``trace``.
+    ) -> Findings:
+        """Return time and memory of every layer of ``grouping``, at the sizes of ``trace``.
 
-        Raises
-        ------
-        DataError
-            If the model computes nothing.
+        A model of which the device does not hold a step is measured as one on meta is: one layer
+        of each structure, a few at a time.
         """
-        program = trace.program
-        grouping = group(program, granularity=options.granularity)
-        if not grouping.layers:
-            raise DataError("the model computes nothing that could be planned")
-        device = choose_device(options.device)
-        clock = choose_clock(device, options.threads)
-        training = not options.inference
+        try:
+            return _in_one_step(trace, grouping, options, progress, journal)
+        except OutOfMemoryError as error:
+            found = RepresentativeProfiler().findings(trace, grouping, options, progress, journal)
+            return dataclasses.replace(found, notes=(error.message, *found.notes))
 
-        def compiled(names: Sequence[str]) -> Compute:
-            return compile_nodes(
+
+def _in_one_step(
+    trace: Trace,
+    grouping: Grouping,
+    options: ProfileOptions,
+    progress: Progress,
+    journal: Journal,
+) -> Findings:
+    """Measure all layers in running order, and the whole.
+
+    Raises
+    ------
+    OutOfMemoryError
+        If the device does not hold that.
+    """
+    program = trace.program
+    device = choose_device(options.device)
+    clock = choose_clock(device, options.threads)
+    training = not options.inference
+    finish = compiler(options, device)
+
+    def compiled(names: Sequence[str]) -> Compute:
+        return finish(
+            compile_nodes(
                 trace,
                 names,
                 state={name: state[name] for name in trace.constants},
@@ -69,40 +91,35 @@ class MeasuredProfiler:
                 training=None if training else False,
                 readers=grouping.layer_of,
             )
-
-        with (
-            out_of_memory_explained(device, lambda: "the model"),
-            keep_freed_memory(),
-            prepared(trace, device, threads=options.threads, inference=options.inference),
-        ):
-            state = state_tensors(trace, device)
-            inputs = {name: tensor.to(device) for name, tensor in input_tensors(trace).items()}
-            pieces = [
-                Piece(layer, compiled(layer.nodes), trained(program.states_in(layer.nodes), state))
-                for layer in grouping.layers
-            ]
-            step = Step(pieces, inputs, frozenset(program.outputs), training)
-            live = sorted(grouping.layer_of, key=program.position.__getitem__)
-            whole = WholeStep(compiled(live), inputs, training)
-            session = Session(step, state.values(), whole, device, clock, options)
-            with out_of_memory_explained(
-                device, lambda: f"a step of the model, at layer {step.running}"
-            ):
-                findings = _findings(session, Work(program), options, progress, journal)
-        return summarise(
-            program,
-            grouping,
-            findings,
-            model=model,
-            fingerprint=digest(program),
-            device=describe(device, options.threads, clock),
-            training=training,
         )
+
+    with (
+        out_of_memory_explained(device, lambda: "the model"),
+        keep_freed_memory(),
+        prepared(trace, device, threads=options.threads, inference=options.inference),
+    ):
+        state = state_tensors(trace, device)
+        inputs = {name: tensor.to(device) for name, tensor in input_tensors(trace).items()}
+        pieces = [
+            Piece(layer, compiled(layer.nodes), trained(program.states_in(layer.nodes), state))
+            for layer in grouping.layers
+        ]
+        region = autocast_region(program, device)
+        step = Step(pieces, inputs, frozenset(program.outputs), training, region=region)
+        live = sorted(grouping.layer_of, key=program.position.__getitem__)
+        whole = WholeStep(compiled(live), inputs, training)
+        session = Session(step, state.values(), whole, device, clock, options)
+        info = describe(device, options, clock)
+        with out_of_memory_explained(
+            device, lambda: f"a step of the model, at layer {step.running}"
+        ):
+            return _findings(session, Work(program), info, options, progress, journal)
 
 
 def _findings(
     session: Session,
     work: Work,
+    device: DeviceInfo,
     options: ProfileOptions,
     progress: Progress,
     journal: Journal,
@@ -114,17 +131,23 @@ def _findings(
     workspace = session.workspace_bytes()
     samples = session.times(lambda done, what: progress(done, max(done, least), what), journal)
     classes = classes_of(session.keys())
+    backward = timings(samples.backward, classes)
+    pieces = session.step.pieces
+    trains = [bool(piece.parameters) for piece in pieces]
     return Findings(
-        forward=timings(np.array(samples.forward), classes),
-        backward=timings(np.array(samples.backward), classes),
+        device=device,
+        forward=timings(samples.forward, classes),
+        backward=backward,
+        weight_gradient_s=samples.weight_gradient_s(backward, classes, trains),
         saved=[tuple(keys) for keys in saved.saved],
         value_storage=dict(saved.value_storage),
         storage_bytes={key: saved.storage_bytes(key) for keys in saved.saved for key in keys},
         workspace_bytes=workspace,
-        flops=[work.layer_flops(piece.layer.nodes) for piece in session.step.pieces],
+        flops=[work.layer_flops(piece.layer.nodes) for piece in pieces],
         returned=frozenset(session.step.returned),
         whole=_whole_model(samples, classes),
-        notes=samples.notes(classes, options),
+        notes=remarks([samples.quality(classes)], options.precision),
+        sources=["measured"] * len(pieces),
     )
 
 
@@ -135,7 +158,7 @@ def _whole_model(samples: SampleSet, classes: Classes) -> WholeModel:
     times an empty layer: a larger difference has other reasons.
     """
     forward_s, backward_s = (float(value) for value in np.median(samples.whole, axis=0))
-    directions = (np.array(samples.forward), np.array(samples.backward))
+    directions = (samples.forward, samples.backward)
     total = sum(timing.median_s for each in directions for timing in timings(each, classes))
     whole_s = forward_s + backward_s
     backwards = int(np.count_nonzero(directions[1].any(axis=0)))
@@ -147,4 +170,5 @@ def _whole_model(samples: SampleSet, classes: Classes) -> WholeModel:
         backward_s=backward_s,
         ratio=total / whole_s if whole_s > 0 else 0.0,
         offset_s=min(max(0.0, offset_s), _LARGEST_OFFSET * empty_s),
+        first_s=float(np.median(np.sum(samples.first, axis=1))) if samples.first else None,
     )

@@ -8,6 +8,7 @@ and are never zeroed, as in a step over many micro-batches.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -104,6 +105,8 @@ class Step:
         Whether there is a backward.
     accumulate
         Adds a gradient to that of its parameter.
+    region
+        What the forward runs in, as ``autocast_region`` gives it.
     """
 
     pieces: Sequence[Piece]
@@ -111,6 +114,7 @@ class Step:
     outputs: frozenset[str]
     training: bool
     accumulate: Callable[[Tensor, Tensor], None] = accumulate
+    region: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     def __post_init__(self) -> None:
         self.returned: set[str] = set()
@@ -123,12 +127,12 @@ class Step:
             name: index for index, piece in enumerate(self.pieces) for name in piece.compute.inputs
         }
 
-    def run(self, watch: Watch) -> None:
-        """Run one pass."""
-        with torch.set_grad_enabled(self.training):
+    def run(self, watch: Watch, *, weights: bool = True) -> None:
+        """Run one pass; without ``weights`` its backward leaves out gradients of parameters."""
+        with torch.set_grad_enabled(self.training), self.region():
             tape = self._forward(watch)
         if self.training:
-            self._backward(tape, watch)
+            self._backward(tape, watch, weights)
 
     def _forward(self, watch: Watch) -> list[tuple[list[Tensor], tuple[Tensor, ...]]]:
         values = dict(self.inputs)
@@ -155,22 +159,25 @@ class Step:
             del taken, given
         return tape
 
-    def _backward(self, tape: list[tuple[list[Tensor], tuple[Tensor, ...]]], watch: Watch) -> None:
+    def _backward(
+        self, tape: list[tuple[list[Tensor], tuple[Tensor, ...]]], watch: Watch, weights: bool
+    ) -> None:
         gradients = _Gradients(self._seed(tape))
         for index in reversed(range(len(self.pieces))):
-            piece = self.pieces[index]
             taken, given = tape.pop()
-            self._backward_of(piece, taken, given, gradients, index, watch)
+            self._backward_of(index, taken, given, gradients, watch, weights)
 
     def _backward_of(
         self,
-        piece: Piece,
+        index: int,
         taken: list[Tensor],
         given: tuple[Tensor, ...],
         gradients: _Gradients,
-        index: int,
         watch: Watch,
+        weights: bool,
     ) -> None:
+        piece = self.pieces[index]
+        parameters = piece.parameters if weights else ()
         roots: list[Tensor] = []
         arrived: list[Tensor] = []
         for name, value in zip(piece.compute.outputs, given, strict=True):
@@ -184,7 +191,7 @@ class Step:
             for name, value in zip(piece.compute.inputs, taken, strict=True)
             if value.requires_grad
         ]
-        wanted = [value for _, value in leaves] + list(piece.parameters)
+        wanted = [*(value for _, value in leaves), *parameters]
         if not roots or not wanted:
             return
         self.running = piece.layer.name
@@ -193,7 +200,7 @@ class Step:
         for (name, _), gradient in zip(leaves, found, strict=False):
             if gradient is not None:
                 gradients.add(name, gradient)
-        for parameter, gradient in zip(piece.parameters, found[len(leaves) :], strict=True):
+        for parameter, gradient in zip(parameters, found[len(leaves) :], strict=True):
             if gradient is not None:
                 self.accumulate(parameter, gradient)
         watch.backward_ends(index)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -15,19 +16,25 @@ from autosplit.profilers.base import ProfileOptions
 from autosplit.profilers.clocks import Clock, CpuClock, CudaClock
 from autosplit.profilers.memory import CudaMemory, LiveStorages, MemoryMeter
 from autosplit.profilers.passes import Step
-from autosplit.profilers.statistics import Classes, classes_of, drift, error_bound
+from autosplit.profilers.quality import Quality
+from autosplit.profilers.statistics import (
+    Classes,
+    Samples,
+    classes_of,
+    drift,
+    error_bound,
+    timings,
+)
 from autosplit.profilers.watches import MemoryWatch, SavedWatch, TimingWatch
 from autosplit.profilers.whole import WholeStep
+from autosplit.types import Timing
 from autosplit.units import format_share
 
 _WARM_UP_PASSES = 1
 """Timed passes that are thrown away, after the two passes that look at memory."""
 
-_CONTENDED = 1.2
-"""Wall time over CPU time from which on the machine is called busy."""
-
-_DRIFTING = 0.05
-"""Change between the first and last third of the repetitions that is worth a remark."""
+_EXTRA_REPETITIONS = 3
+"""Repetitions that also look at input gradients alone, and at the first micro-batch of a step."""
 
 
 def choose_clock(device: torch.device, threads: int) -> Clock:
@@ -37,7 +44,27 @@ def choose_clock(device: torch.device, threads: int) -> Clock:
 
 @dataclass(frozen=True, slots=True)
 class Repetition:
-    """Seconds of one pass: of each layer, of empty layers, of the whole step if it was run."""
+    """Seconds of one pass.
+
+    Parameters
+    ----------
+    forward, backward
+        Of each layer.
+    empty
+        Of empty layers.
+    whole
+        Forward and backward of the whole step, if it was run.
+    wall_s, cpu_s
+        Of all that, by the wall and of the processor.
+    backward_input
+        Of the backward of each layer without gradients of parameters, if that was run.
+    first
+        As ``whole``, of the first micro-batch of a step, which finds no gradients to add to.
+    host_s, device_s
+        In which the host issued the pass over the layers, and a GPU ran it.
+    frequency_mhz
+        How fast a GPU ticked then.
+    """
 
     forward: tuple[float, ...]
     backward: tuple[float, ...]
@@ -45,57 +72,83 @@ class Repetition:
     whole: tuple[float, float] | None
     wall_s: float
     cpu_s: float
+    backward_input: tuple[float, ...] = ()
+    first: tuple[float, float] | None = None
+    host_s: float = 0.0
+    device_s: float = 0.0
+    frequency_mhz: int | None = None
 
 
 @dataclass
 class SampleSet:
     """Seconds of every repetition."""
 
-    forward: list[tuple[float, ...]] = field(default_factory=list)
-    backward: list[tuple[float, ...]] = field(default_factory=list)
-    empty: list[float] = field(default_factory=list)
-    whole: list[tuple[float, float]] = field(default_factory=list)
-    wall_s: float = 0.0
-    cpu_s: float = 0.0
+    repetitions: list[Repetition] = field(default_factory=list)
 
     def __len__(self) -> int:
-        return len(self.forward)
+        return len(self.repetitions)
 
-    def add(self, repetition: Repetition) -> None:
-        """Take in one more repetition."""
-        self.forward.append(repetition.forward)
-        self.backward.append(repetition.backward)
-        self.empty.extend(repetition.empty)
-        if repetition.whole is not None:
-            self.whole.append(repetition.whole)
-        self.wall_s += repetition.wall_s
-        self.cpu_s += repetition.cpu_s
+    @property
+    def forward(self) -> Samples:
+        """Forward seconds, of shape (repetitions, layers)."""
+        return np.array([each.forward for each in self.repetitions])
+
+    @property
+    def backward(self) -> Samples:
+        """Backward seconds, of shape (repetitions, layers)."""
+        return np.array([each.backward for each in self.repetitions])
+
+    @property
+    def empty(self) -> list[float]:
+        """Seconds of all empty layers."""
+        return [seconds for each in self.repetitions for seconds in each.empty]
+
+    @property
+    def whole(self) -> list[tuple[float, float]]:
+        """Forward and backward seconds of the whole step."""
+        return [each.whole for each in self.repetitions if each.whole is not None]
+
+    @property
+    def first(self) -> list[tuple[float, float]]:
+        """Forward and backward seconds of the first micro-batch of a step."""
+        return [each.first for each in self.repetitions if each.first is not None]
 
     def error_bound(self, classes: Classes) -> float:
         """Return the bound on the error of the sum over all layers, both ways."""
-        return error_bound(np.array(self.forward) + np.array(self.backward), classes)
+        return error_bound(self.forward + self.backward, classes)
 
-    def notes(self, classes: Classes, options: ProfileOptions) -> tuple[str, ...]:
-        """Return remarks for the user on how far the numbers can be trusted."""
-        found: list[str] = []
-        bound = self.error_bound(classes)
-        if bound > options.precision:
-            found.append(
-                f"precision {format_share(bound)} after {len(self)} repetitions "
-                f"(asked for {format_share(options.precision)})"
-            )
-        if self.cpu_s > 0 and self.wall_s / self.cpu_s > _CONTENDED:
-            found.append(
-                f"the machine was busy: wall time was {self.wall_s / self.cpu_s:.2f} times "
-                "the CPU time of the measurement"
-            )
-        change = drift((np.array(self.forward) + np.array(self.backward)).sum(axis=1))
-        if abs(change) > _DRIFTING:
-            word = "slower" if change > 0 else "faster"
-            found.append(
-                f"later repetitions were {format_share(abs(change))} {word} than the first"
-            )
-        return tuple(found)
+    def weight_gradient_s(
+        self, backward: Sequence[Timing], classes: Classes, trains: Sequence[bool]
+    ) -> list[float]:
+        """Return the part of each backward that goes when gradients of parameters do.
+
+        Input and weight gradient share work inside of a layer, so that the second cannot be
+        timed alone: it is what the first leaves of the whole. ``trains`` tells which layers
+        have parameters.
+        """
+        split = [each.backward_input for each in self.repetitions if each.backward_input]
+        if not split:
+            return [0.0] * len(backward)
+        inputs = timings(np.array(split), classes)
+        return [
+            max(0.0, whole.median_s - part.median_s) if has_parameters else 0.0
+            for whole, part, has_parameters in zip(backward, inputs, trains, strict=True)
+        ]
+
+    def quality(self, classes: Classes) -> Quality:
+        """Return how far the numbers can be trusted."""
+        count = len(self.repetitions)
+        first, last = self.repetitions[0].frequency_mhz, self.repetitions[-1].frequency_mhz
+        return Quality(
+            repetitions=count,
+            bound=self.error_bound(classes),
+            wall_s=math.fsum(each.wall_s for each in self.repetitions),
+            cpu_s=math.fsum(each.cpu_s for each in self.repetitions),
+            drift=drift((self.forward + self.backward).sum(axis=1)),
+            host_s=math.fsum(each.host_s for each in self.repetitions) / count,
+            device_s=math.fsum(each.device_s for each in self.repetitions) / count,
+            clocks_mhz=None if first is None or last is None else (first, last),
+        )
 
 
 class Session:
@@ -154,9 +207,7 @@ class Session:
         Repetitions that the journal holds are taken from there, new ones are added to it.
         """
         options = self._options
-        samples = SampleSet()
-        for repetition in journal.records(Repetition):
-            samples.add(repetition)
+        samples = SampleSet(journal.records(Repetition))
         classes = classes_of(self.keys())
         begin = time.monotonic()
         warm_up = _WARM_UP_PASSES
@@ -172,8 +223,8 @@ class Session:
             while warm_up > 0:
                 self.repetition()
                 warm_up -= 1
-            repetition = self.repetition()
-            samples.add(repetition)
+            repetition = self.repetition(extra=len(samples) < _EXTRA_REPETITIONS)
+            samples.repetitions.append(repetition)
             journal.append(repetition)
 
     def keys(self) -> list[tuple[str, tuple[bool, ...]]]:
@@ -186,17 +237,49 @@ class Session:
             for piece in self.step.pieces
         ]
 
-    def repetition(self) -> Repetition:
-        """Time all layers, then the whole step; note wall against CPU time."""
+    def repetition(self, *, extra: bool = False) -> Repetition:
+        """Time all layers, then the whole step; note wall against CPU time.
+
+        With ``extra`` also time backwards without gradients of parameters, and the first
+        micro-batch of a step.
+        """
         wall, cpu = time.perf_counter(), time.process_time()
+        forward, backward, empty = self._timed()
+        issued = (self._clock.host_s, self._clock.device_s)
+        whole = None if self._whole is None else self._whole.run(self._clock)
+        split: list[float] = []
+        first = None
+        if extra and self.step.training:
+            split = self._timed(weights=False)[1]
+            first = self._first()
+        return Repetition(
+            tuple(forward),
+            tuple(backward),
+            tuple(empty),
+            whole,
+            time.perf_counter() - wall,
+            time.process_time() - cpu,
+            tuple(split),
+            first,
+            *issued,
+            self._clock.frequency_mhz(),
+        )
+
+    def _timed(self, *, weights: bool = True) -> tuple[list[float], list[float], list[float]]:
         self._watch.reset()
         self._clock.start()
-        self.step.run(self._watch)
+        self.step.run(self._watch, weights=weights)
         self._clock.stop()
-        forward, backward, empty = self._watch.seconds()
-        whole = None if self._whole is None else self._whole.run(self._clock)
-        wall_s, cpu_s = time.perf_counter() - wall, time.process_time() - cpu
-        return Repetition(tuple(forward), tuple(backward), tuple(empty), whole, wall_s, cpu_s)
+        return self._watch.seconds()
+
+    def _first(self) -> tuple[float, float] | None:
+        """Time the whole step with no gradients there, which it makes again."""
+        if self._whole is None:
+            return None
+        for tensor in self._state:
+            if tensor.is_leaf:
+                tensor.grad = None
+        return self._whole.run(self._clock)
 
 
 def trained(names: Sequence[str], state: dict[str, Tensor]) -> tuple[Tensor, ...]:

@@ -9,11 +9,13 @@ from autosplit.layers import Grouping
 from autosplit.layers.cache import cache_bytes
 from autosplit.layers.estimate import Estimate
 from autosplit.program import Program, TensorSpec
+from autosplit.serialize import digest
 from autosplit.types import (
     DeviceInfo,
     LayerProfile,
     ModelRef,
     Profile,
+    Source,
     StateProfile,
     StorageProfile,
     Timing,
@@ -28,8 +30,12 @@ class Findings:
 
     Parameters
     ----------
+    device
+        Where that was learnt.
     forward, backward
         Times.
+    weight_gradient_s
+        Part of each backward that makes gradients of parameters.
     saved
         Keys of the storages kept for backward.
     value_storage
@@ -44,10 +50,14 @@ class Findings:
         The whole step, where it was run.
     notes
         Remarks on the measurement.
+    sources
+        As in ``LayerProfile``.
     """
 
+    device: DeviceInfo
     forward: list[Timing]
     backward: list[Timing]
+    weight_gradient_s: list[float]
     saved: list[tuple[Hashable, ...]]
     value_storage: dict[str, Hashable]
     storage_bytes: dict[Hashable, int]
@@ -56,6 +66,7 @@ class Findings:
     returned: frozenset[str]
     whole: WholeModel | None
     notes: tuple[str, ...]
+    sources: list[Source]
 
 
 def summarise(
@@ -64,11 +75,9 @@ def summarise(
     findings: Findings,
     *,
     model: ModelRef,
-    fingerprint: str,
-    device: DeviceInfo,
     training: bool,
 ) -> Profile:
-    """Return the profile of a program."""
+    """Return the profile of a program at its example sizes."""
     estimate = Estimate(program, training=training)
     number = {key: index for index, key in enumerate(findings.storage_bytes)}
     layers = tuple(
@@ -86,6 +95,8 @@ def summarise(
             flops=findings.flops[index],
             work=estimate.layer(layer.nodes),
             cache_bytes=0 if training else cache_bytes(program, layer.nodes),
+            weight_gradient_s=findings.weight_gradient_s[index],
+            source=findings.sources[index],
         )
         for index, layer in enumerate(grouping.layers)
     )
@@ -94,8 +105,8 @@ def summarise(
     )
     return Profile(
         model=model,
-        fingerprint=fingerprint,
-        device=device,
+        fingerprint=digest(program),
+        device=findings.device,
         layers=layers,
         values=_values(program, grouping, findings, number),
         states=_states(program, grouping, training),
@@ -104,6 +115,7 @@ def summarise(
         whole=findings.whole,
         training=training,
         notes=findings.notes,
+        sizes=tuple((symbol.name, symbol.example) for symbol in program.symbols),
     )
 
 

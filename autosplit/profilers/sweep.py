@@ -5,18 +5,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
-
-import torch
-from torch import Tensor
 
 from autosplit.errors import AutosplitError, UsageError
-from autosplit.layers import Work, group
-from autosplit.modelspec.meta import is_on_meta
-from autosplit.modelspec.structure import map_tensors, walk_inputs
+from autosplit.journal import Journal
+from autosplit.layers import Grouping, Work, group
 from autosplit.profilers import Progress, profile
-from autosplit.profilers.analytic import model_layers
 from autosplit.profilers.base import ProfileOptions
+from autosplit.profilers.resizing import resized
 from autosplit.program import Program
 from autosplit.tracers.base import Trace
 from autosplit.types import LayerSample, ModelRef, Profile, SweepPoint
@@ -31,6 +26,7 @@ def sweep(
     progress: Progress | None = None,
     *,
     model: ModelRef,
+    journal: Journal | None = None,
 ) -> Profile:
     """Profile a model at all combinations of some sizes.
 
@@ -48,6 +44,8 @@ def sweep(
         Called with steps done, steps in all and what is being done.
     model
         How to build the model again.
+    journal
+        Results of a run of the same kind that was cut short; those of this one are added.
 
     Returns
     -------
@@ -59,14 +57,21 @@ def sweep(
     UsageError
         If the trace has fixed one of the sizes, or the model does not run at one of them.
     """
-    _check(trace, sizes, options)
+    _check(trace, sizes)
     points = list(_combinations(trace.program, sizes))
     share = dataclasses.replace(options, max_seconds=options.max_seconds / len(points))
     at_largest = resized(trace, points[-1])
+    grouping = group(at_largest.program, granularity=options.granularity)
+    kept = Journal() if journal is None else journal
     found: list[Profile] = []
     for place, point in enumerate(points):
-        report = _part(progress, place, len(points), point)
-        found.append(_profile_at(at_largest, point, share, report, model))
+        part = kept.part(_text(point))
+        known = part.records(Profile)
+        if not known:
+            report = _part(progress, place, len(points), point)
+            known = [_profile_at(trace, point, grouping, share, report, model, part)]
+            part.append(known[0])
+        found.append(known[0])
     largest = found[-1]
     samples = [
         _sample(at_largest.program, point, each, largest)
@@ -81,40 +86,7 @@ def sweep(
     )
 
 
-def resized(trace: Trace, sizes: Mapping[str, int]) -> Trace:
-    """Return a trace whose example inputs have given sizes: rows are repeated, or cut off."""
-    symbols = tuple(
-        dataclasses.replace(symbol, example=sizes.get(symbol.name, symbol.example))
-        for symbol in trace.program.symbols
-    )
-    program = dataclasses.replace(trace.program, symbols=symbols)
-    return dataclasses.replace(_with_inputs(trace, sizes), program=program)
-
-
-def _with_inputs(trace: Trace, sizes: Mapping[str, int]) -> Trace:
-    paths = [path for path, _ in walk_inputs(trace.args, trace.kwargs)]
-    path_of = dict(zip((spec.name for spec in trace.program.inputs), paths, strict=True))
-    wanted = {
-        (path_of[name], dim): sizes[symbol.name]
-        for symbol in trace.program.symbols
-        if symbol.name in sizes
-        for name, dim in symbol.sources
-    }
-
-    def change(path: tuple[str | int, ...], tensor: Tensor) -> Tensor:
-        for dim in range(tensor.dim()):
-            size = wanted.get((path, dim), tensor.shape[dim])
-            if size != tensor.shape[dim]:
-                rows = torch.arange(size, device=tensor.device) % tensor.shape[dim]
-                tensor = tensor.index_select(dim, rows)
-        return tensor
-
-    args: Any = map_tensors(trace.args, change, ("args",))
-    kwargs: Any = map_tensors(trace.kwargs, change, ("kwargs",))
-    return dataclasses.replace(trace, args=args, kwargs=kwargs)
-
-
-def _check(trace: Trace, sizes: Mapping[str, Sequence[int]], options: ProfileOptions) -> None:
+def _check(trace: Trace, sizes: Mapping[str, Sequence[int]]) -> None:
     known = trace.program.symbol
     for name in sizes:
         if name not in known:
@@ -123,11 +95,6 @@ def _check(trace: Trace, sizes: Mapping[str, Sequence[int]], options: ProfileOpt
                 cause="; ".join(trace.program.warnings) or None,
                 hint=f"sizes that can: {', '.join(known) or 'none'}",
             )
-    if is_on_meta(trace.model) and not options.analytic:
-        raise UsageError(
-            "a model on meta is measured at one size",
-            hint="give one --batch-size and one --seq-len, or model times with --analytic",
-        )
 
 
 def _combinations(program: Program, sizes: Mapping[str, Sequence[int]]) -> Iterator[dict[str, int]]:
@@ -139,18 +106,18 @@ def _combinations(program: Program, sizes: Mapping[str, Sequence[int]]) -> Itera
 
 
 def _profile_at(
-    at_largest: Trace,
+    trace: Trace,
     sizes: Mapping[str, int],
+    grouping: Grouping,
     options: ProfileOptions,
     progress: Progress,
     model: ModelRef,
+    journal: Journal,
 ) -> Profile:
-    """Profile with the layers of the largest sizes: those of the program decide, not its inputs."""
+    """Profile at some sizes with the layers of the largest ones."""
+    at = resized(trace, sizes)
     try:
-        if options.analytic:
-            grouping = group(at_largest.program, granularity=options.granularity)
-            return model_layers(resized(at_largest, sizes).program, grouping, options, model)
-        return profile(_with_inputs(at_largest, sizes), options, progress, model=model)
+        return profile(at, options, progress, model=model, journal=journal, grouping=grouping)
     except AutosplitError:
         raise
     except (RuntimeError, IndexError, ValueError) as error:
@@ -174,6 +141,7 @@ def _sample(
             layer.backward.median_s,
             layer.workspace_bytes,
             work.layer_flops(layer.nodes),
+            layer.weight_gradient_s,
         )
         for layer in found.layers
     )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from autosplit.checks import require, require_finite, require_known, require_unique
 from autosplit.errors import UsageError
@@ -85,6 +85,9 @@ class DeviceInfo:
 
 
 # ---------------------------------------------------------------- profile
+
+Source: TypeAlias = Literal["measured", "scaled", "modelled"]
+"""Where the times of a layer come from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +228,7 @@ class LayerProfile:
     cache_bytes: int = 0
     layer: str | None = None
     weight_gradient_s: float = 0.0
-    source: Literal["measured", "scaled", "modelled"] = "measured"
+    source: Source = "measured"
 
     def __post_init__(self) -> None:
         require_finite(self, "workspace_bytes", "flops", "cache_bytes", "weight_gradient_s")
@@ -238,16 +241,19 @@ class WholeModel:
     """The whole step, timed in the same repetitions as the layers.
 
     ``ratio`` is the plain sum over layers divided by the whole; ``offset_s`` is the cost of
-    entering one layer alone, by which sums over consecutive layers are corrected.
+    entering one layer alone, by which sums over consecutive layers are corrected. Both are of
+    the later micro-batches of a step; ``first_s`` is the whole of its first one, which finds no
+    gradients to add to, or None where it was not told apart.
     """
 
     forward_s: float
     backward_s: float
     ratio: float
     offset_s: float
+    first_s: float | None = None
 
     def __post_init__(self) -> None:
-        require_finite(self, "forward_s", "backward_s", "ratio", "offset_s")
+        require_finite(self, "forward_s", "backward_s", "ratio", "offset_s", "first_s")
 
 
 @dataclass(frozen=True)
@@ -257,7 +263,8 @@ class Profile:
     ``layers`` stand in a topological order of the program. ``fingerprint`` identifies the
     traced program; ``order_edges`` are ``(before, after)`` pairs of layers that no value
     connects but whose order matters (in-place writes). ``sweep`` holds the same layers at other
-    sizes of the input, all combinations of them.
+    sizes of the input, all combinations of them. ``sizes`` are ``(symbol, value)`` of those
+    that may change and for which the rest is told.
     """
 
     model: ModelRef
@@ -272,6 +279,7 @@ class Profile:
     training: bool = True
     notes: tuple[str, ...] = ()
     sweep: tuple[SweepPoint, ...] = ()
+    sizes: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         names = [layer.name for layer in self.layers]
@@ -354,6 +362,7 @@ class Profile:
             ),
             whole=None,
             sweep=(),
+            sizes=tuple(wanted.items()),
         )
 
 

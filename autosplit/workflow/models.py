@@ -103,14 +103,6 @@ def build(
     return trace, routing, TARGETS[target].emit(exported, trace.program, routing, sources)
 
 
-def own_batch(trace: Trace, ref: ModelRef) -> tuple[str, ...]:
-    """Return a remark on the rows of a micro-batch where nobody asked for a number of them."""
-    batch = trace.program.symbol.get("batch")
-    if batch is None or ref.batch_size is not None:
-        return ()
-    return (f"batch size {batch.example}, that of the example inputs: --batch-size sets another",)
-
-
 def _check_model(plan: Plan, trace: Trace) -> None:
     """Refuse a plan for another model than the one that is there now."""
     if digest(trace.program) != plan.fingerprint:

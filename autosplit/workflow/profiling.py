@@ -13,7 +13,7 @@ from autosplit.journal import Journal
 from autosplit.serialize import digest
 from autosplit.types import ModelRef, Profile
 from autosplit.workflow.files import PathLike, as_profile
-from autosplit.workflow.models import absolute, own_batch, trace_of
+from autosplit.workflow.models import absolute, trace_of
 
 if TYPE_CHECKING:
     from autosplit.hardware import DeviceSpec, Fit
@@ -28,10 +28,11 @@ def check(ref: ModelRef, options: ProfileOptions) -> None:
     Raises
     ------
     UsageError
-        If there is no such dtype, device or folder.
+        If there is no such dtype, device or folder, if there are more threads than processors,
+        or if nothing here compiles code.
     """
     from autosplit.modelspec import floating_dtype, huggingface
-    from autosplit.profilers import environment
+    from autosplit.profilers import compiling, environment
 
     for dtype in (ref.dtype, ref.autocast):
         if dtype is not None:
@@ -39,7 +40,10 @@ def check(ref: ModelRef, options: ProfileOptions) -> None:
     if ref.spec.startswith("hf:"):
         huggingface.refuse_missing(ref.spec[len("hf:") :])
     if options.analytic is None:
-        environment.choose_device(options.device)
+        device = environment.choose_device(options.device)
+        environment.refuse_threads(options.threads)
+        if options.compile:
+            compiling.refuse_without_compiler(device)
         return
     from autosplit import hardware
 
@@ -88,8 +92,7 @@ def profile(
     trace = trace_of(ref)
     journal = _journal(partial, force, digest(trace.program), ref, options)
     measured = profilers.profile(trace, options, progress, model=ref, journal=journal)
-    notes = (*own_batch(trace, ref), *trace.program.warnings, *measured.notes)
-    return dataclasses.replace(measured, notes=notes)
+    return dataclasses.replace(measured, notes=(*trace.program.warnings, *measured.notes))
 
 
 def sweep(
@@ -98,6 +101,8 @@ def sweep(
     options: ProfileOptions | None = None,
     *,
     progress: Progress | None = None,
+    partial: PathLike | None = None,
+    force: bool = False,
 ) -> Profile:
     """Profile a model at several sizes of its input, in one profile.
 
@@ -109,8 +114,8 @@ def sweep(
         Values of sizes that may change: ``{"batch": (1, 2, 4), "seq": (128, 256)}``.
     options
         What is measured; its time limit is shared by all sizes.
-    progress
-        Called with steps done, all steps and what is being done.
+    progress, partial, force
+        As in ``profile``.
 
     Returns
     -------
@@ -121,6 +126,8 @@ def sweep(
     ------
     UsageError
         If a size cannot change, or the model does not run at one of them.
+    DataError
+        If ``partial`` holds results of another run.
     """
     from autosplit import profilers
     from autosplit.profilers import sweep as sweeping
@@ -134,7 +141,9 @@ def sweep(
         inference=chosen.inference,
     )
     trace = trace_of(ref)
-    found = sweeping.sweep(trace, sizes, chosen, progress, model=ref)
+    run = (digest(trace.program), ref, chosen, {name: tuple(sizes[name]) for name in sorted(sizes)})
+    journal = _journal(partial, force, *run)
+    found = sweeping.sweep(trace, sizes, chosen, progress, model=ref, journal=journal)
     return dataclasses.replace(found, notes=(*trace.program.warnings, *found.notes))
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
-from autosplit.errors import AutosplitError, DataError, UsageError
+from autosplit.errors import DataError, UsageError
 from autosplit.layers import Granularity
 from autosplit.modelspec import load_model
 from autosplit.profilers import ProfileOptions, profile
@@ -231,26 +232,86 @@ def test_a_model_that_computes_nothing_is_refused() -> None:
         profile(empty, QUICK)
 
 
-def test_memory_that_runs_out_is_said_and_the_model_left_as_it_was(tmp_path: Path) -> None:
-    subject = small(
-        tmp_path,
-        "class Model(nn.Module):\n"
-        "    def __init__(self):\n"
-        "        super().__init__()\n"
-        "        self.fc = nn.Linear(8, 8)\n\n"
-        "    def forward(self, x):\n"
-        "        return self.fc(x)\n\n\n"
-        "def build():\n"
-        "    return Model(), (torch.randn(4, 8),)\n",
-    )
+LINEAR = """class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.enter = nn.Linear(8, 16)
+        self.leave = nn.Linear(16, 8)
 
-    def full(*args: object) -> None:
-        raise torch.OutOfMemoryError("tried to allocate 80.00 GiB\nand more")
+    def forward(self, x):
+        return self.leave(self.enter(x))
 
-    handle = subject.model.fc.register_forward_pre_hook(full)  # type: ignore[union-attr]
-    with pytest.raises(AutosplitError, match="does not hold") as caught:
-        profile(subject, QUICK)
-    assert caught.value.cause == "tried to allocate 80.00 GiB"
+
+def build():
+    return Model(), (torch.randn(16, 8),)
+"""
+
+
+def limited(subject: Trace, rows: int, error: type[Exception]) -> RemovableHandle:
+    """Let one module run out of memory with more than so many rows."""
+
+    def check(module: nn.Module, given: tuple[torch.Tensor, ...]) -> None:
+        if len(given[0]) > rows:
+            raise error("can't allocate memory: tried to allocate 80.00 GiB\nand more")
+
+    return subject.model.leave.register_forward_pre_hook(check)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError, RuntimeError, MemoryError])
+def test_a_layer_too_large_for_memory_is_scaled_from_fewer_rows(
+    tmp_path: Path, error: type[Exception]
+) -> None:
+    subject = small(tmp_path, LINEAR)
+    plain = profile(subject, QUICK)
+    handle = limited(subject, 5, error)
+    found = profile(subject, QUICK)
     handle.remove()
+    assert {layer.name: layer.source for layer in found.layers} == {
+        "enter": "measured",
+        "leave": "scaled",
+    }
+    assert found.layer["leave"].forward.median_s > 0
+    # Memory is in proportion to rows in such a layer, so that the line through 4 and 2 is right.
+    assert found.storages == plain.storages
+    assert found.layer["leave"].workspace_bytes == plain.layer["leave"].workspace_bytes
+    assert found.values == plain.values
+    notes = " ".join(found.notes)
+    assert "does not hold a step of the model, at layer leave" in notes
+    assert "a micro-batch of leave: their costs are scaled from smaller micro-batches" in notes
+    assert loads(Profile, dumps(found)) == found
+
+
+def test_a_layer_of_which_no_row_fits_is_modelled_and_the_model_left_as_it_was(
+    tmp_path: Path,
+) -> None:
+    subject = small(tmp_path, LINEAR)
+    handle = limited(subject, 0, torch.OutOfMemoryError)
+    found = profile(subject, QUICK)
+    handle.remove()
+    modelled = profile(subject, ProfileOptions(analytic="cpu"))
+    leave = found.layer["leave"]
+    assert (leave.source, found.layer["enter"].source) == ("modelled", "measured")
+    assert leave.forward == modelled.layer["leave"].forward
+    assert leave.backward == modelled.layer["leave"].backward
+    assert leave.weight_gradient_s == modelled.layer["leave"].weight_gradient_s
+    assert {layer.source for layer in modelled.layers} == {"modelled"}
     assert all(parameter.grad is None for parameter in subject.model.parameters())
-    assert profile(subject, QUICK).layers
+    assert {layer.source for layer in profile(subject, QUICK).layers} == {"measured"}
+
+
+def test_the_halves_of_a_backward_are_told_apart(tmp_path: Path) -> None:
+    wide = LINEAR.replace("16", "512").replace("self.enter(x)", "self.enter(x).tanh()")
+    subject = small(tmp_path, wide)
+    found = profile(subject, dataclasses.replace(QUICK, granularity="op"))
+    enter, tanh, leave = found.layers
+    # Nothing waits for the gradient of the input, and a tanh has no weights.
+    assert enter.weight_gradient_s == enter.backward.median_s > 0
+    assert tanh.weight_gradient_s == 0 < tanh.backward.median_s
+    assert 0 < leave.weight_gradient_s < leave.backward.median_s
+    assert found.whole is not None
+    assert found.whole.first_s is not None
+    assert found.whole.first_s > 0
+
+
+def test_the_profile_tells_the_sizes_it_was_made_at() -> None:
+    assert dict(profile(traced("gpt"), QUICK).sizes) == {"batch": 4, "seq": 32}
