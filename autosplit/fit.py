@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from autosplit.assign import Answer, Failure
+from autosplit.constraints import spelled
 from autosplit.cost import CostModel
 from autosplit.devices import Devices
 from autosplit.errors import AutosplitError, InfeasibleError
@@ -78,11 +79,7 @@ def explain(
             hint="raise --time-limit",
         )
     if math.isinf(budget):
-        return InfeasibleError(
-            f"no {stages}-stage plan meets the constraints",
-            cause="pins, or layers that stay together, leave a stage empty",
-            hint="take fewer stages, or fewer pins",
-        )
+        return _refused_wishes(request, attempt)
     message = f"no {stages}-stage plan fits {format_bytes(budget)} per device"
     if failure.status == "unknown":
         message += " (none was found, without a proof)"
@@ -97,6 +94,22 @@ def explain(
         message,
         cause=cause,
         hint=f"would fit: {', or '.join(changes)}" if changes else "give larger devices",
+    )
+
+
+def _refused_wishes(request: PlanRequest, attempt: Attempt | None) -> InfeasibleError:
+    """Return the error for wishes that no plan grants, naming those that would have to go."""
+    wishes = [text for text, _ in spelled(request)]
+    needless = []
+    deadline = time.monotonic() + _SEARCH_S
+    for text, rest in spelled(request):
+        if attempt and time.monotonic() < deadline and attempt(_quick(rest)):
+            needless.append(text)
+    instead = f"leave out {', or '.join(needless)}" if needless else "leave out several of these"
+    return InfeasibleError(
+        f"no {request.stages}-stage plan meets the constraints",
+        cause=f"they cannot be met together: {', '.join(wishes)}" if wishes else None,
+        hint=f"{instead}, or take another number of stages",
     )
 
 
@@ -115,6 +128,9 @@ def _changes(
     recomputable = request.recompute == "none" and model.graph.training
     if recomputable and attempt(replace(quick, recompute="all")):
         yield "--recompute auto"
+    for text, rest in spelled(request):
+        if time.monotonic() < deadline and attempt(_quick(rest)):
+            yield f"the same without {text}"
     if request.cluster is None and not (request.pins or request.boundaries):
         for stages in (request.stages + 1, request.stages + 2, 2 * request.stages):
             if stages > len(model.graph) or time.monotonic() > deadline:
