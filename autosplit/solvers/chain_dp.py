@@ -39,7 +39,7 @@ class ChainPlan:
 
 
 @dataclass(slots=True)
-class _State:
+class State:
     """Labels of the downsets of a cut, and the way back."""
 
     label: Floats
@@ -49,7 +49,7 @@ class _State:
 
 
 @dataclass(frozen=True, slots=True)
-class _Move:
+class Move:
     """From one state to the next by a stage on a device of one kind."""
 
     source: Key
@@ -105,9 +105,9 @@ class ChainSearch:
         inst = self.inst
         start: Key = ((0,) * len(inst.kinds), -1, 0)
         zero = np.zeros(1, np.int64)
-        states: dict[Key, _State] = {start: _State(np.zeros(1), zero, zero, zero)}
+        states: dict[Key, State] = {start: State(np.zeros(1), zero, zero, zero)}
         cuts = [ends(inst, full=False)]
-        history: list[dict[Key, _State]] = [states]
+        history: list[dict[Key, State]] = [states]
         for stage in range(inst.num_stages):
             moves = [move for key in states for move in self._moves(key, stage)]
             cut = self._candidates(stage + 1, {move.target[0] for move in moves})
@@ -122,7 +122,7 @@ class ChainSearch:
 
     # ------------------------------------------------------------ states
 
-    def _moves(self, key: Key, stage: int) -> Iterator[_Move]:
+    def _moves(self, key: Key, stage: int) -> Iterator[Move]:
         inst = self.inst
         counts, promised, _ = key
         last = stage == inst.num_stages - 1
@@ -136,11 +136,11 @@ class ChainSearch:
             used = tuple(count + (g == kind) for g, count in enumerate(counts))
             if last or not inst.linked:
                 link = 0 if last else inst.link_after(stage)
-                yield _Move(key, kind, (used, -1, link))
+                yield Move(key, kind, (used, -1, link))
                 continue
             for after, count in enumerate(inst.counts):
                 if used[after] < count:
-                    yield _Move(key, kind, (used, after, inst.link_between(kind, after)))
+                    yield Move(key, kind, (used, after, inst.link_between(kind, after)))
 
     def _window(self, counts: Counts) -> Window:
         """Return what any plan with these devices before the boundary satisfies."""
@@ -188,8 +188,8 @@ class ChainSearch:
     # ------------------------------------------------------------ one stage
 
     def _advance(
-        self, pairs: Pairs, states: dict[Key, _State], moves: list[_Move]
-    ) -> dict[Key, _State]:
+        self, pairs: Pairs, states: dict[Key, State], moves: list[Move]
+    ) -> dict[Key, State]:
         inst, lower, upper = self.inst, pairs.lower, pairs.upper
         keys = list(states)
         new = {move.target: _fresh(len(upper)) for move in moves}
@@ -208,7 +208,7 @@ class ChainSearch:
         return {key: state for key, state in new.items() if np.isfinite(state.label).any()}
 
     def _relax(
-        self, block: _Block, state: _State, key: int, move: _Move, new: dict[Key, _State]
+        self, block: _Block, state: State, key: int, move: Move, new: dict[Key, State]
     ) -> None:
         """Lower the labels of the target by one move."""
         labels = state.label[block.lowers]
@@ -220,12 +220,7 @@ class ChainSearch:
         if not len(reached) or not len(wanted):
             return
         loads = block.loads(move, np.ix_(wanted, reached))
-        if self.total:
-            value = loads + labels[reached][None, :]
-            rest = self.inst.reference.sum() - block.pairs.upper.reference[uppers[wanted]]
-            value[value > self.total_most - (rest / self.inst.pace.max())[:, None]] = np.inf
-        else:
-            value = np.maximum(loads, labels[reached][None, :])
+        value = self._values(block.pairs, uppers[wanted], loads, labels[reached])
         best = value.argmin(axis=1)
         least = value[np.arange(len(wanted)), best]
         target = new[move.target]
@@ -236,12 +231,21 @@ class ChainSearch:
         target.key[rows] = key
         target.kind[rows] = move.kind
 
+    def _values(self, pairs: Pairs, rows: Ints, loads: Floats, labels: Floats) -> Floats:
+        """Return the labels of some upper downsets by way of each lower one."""
+        if not self.total:
+            return np.maximum(loads, labels[None, :])
+        value: Floats = loads + labels[None, :]
+        rest = self.inst.reference.sum() - pairs.upper.reference[rows]
+        value[value > self.total_most - (rest / self.inst.pace.max())[:, None]] = np.inf
+        return value
+
     def _last(self, pairs: Pairs) -> bool:
         return pairs.stage == self.inst.num_stages - 1
 
     # ------------------------------------------------------------ the way back
 
-    def _trace(self, cuts: list[Cut], history: list[dict[Key, _State]]) -> ChainPlan | None:
+    def _trace(self, cuts: list[Cut], history: list[dict[Key, State]]) -> ChainPlan | None:
         final = history[-1]
         key = min(final, key=lambda each: (final[each].label[0], each))
         label = float(final[key].label[0])
@@ -287,7 +291,7 @@ class _Block:
                 pairs.add_workspace(total, self.valid & (total <= largest), uppers, lowers)
             self.bytes = total
 
-    def loads(self, move: _Move, part: tuple[Ints, ...]) -> Floats:
+    def loads(self, move: Move, part: tuple[Ints, ...]) -> Floats:
         """Return the loads of a part of the block; infinite where there is no such stage."""
         search, inst, kind = self.search, self.search.inst, move.kind
         below, above = self.work[kind]
@@ -314,7 +318,7 @@ class _Block:
         result: Floats = load
         return result
 
-    def _with_boundaries(self, load: Floats, move: _Move, part: tuple[Ints, ...]) -> Floats:
+    def _with_boundaries(self, load: Floats, move: Move, part: tuple[Ints, ...]) -> Floats:
         rows, columns = part[0][:, 0], part[1][0]
         before = self.pairs.lower.crossing[1][self.lowers][columns, move.source[2]][None, :]
         after = self.pairs.upper.crossing[1][self.uppers[rows], move.target[2]][:, None]
@@ -327,8 +331,8 @@ class _Block:
         return result
 
 
-def _fresh(size: int) -> _State:
-    return _State(
+def _fresh(size: int) -> State:
+    return State(
         np.full(size, np.inf),
         np.full(size, -1, np.int64),
         np.full(size, -1, np.int64),

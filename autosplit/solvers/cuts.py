@@ -156,8 +156,18 @@ class Cut:
         """Least cost, cost per link (downsets, links), bytes received and bytes returned."""
         inst = self.inst
         values = np.vstack([inst.least_cost, inst.net_cost, inst.received, inst.returned])
-        total = self._sums_nested(values) if self.nested else self._sums_crossing(values)
+        total = self.over_boundary(values)
         return total[:, 0], total[:, 1:-2], total[:, -2], total[:, -1]
+
+    def over_boundary(self, values: Floats) -> Floats:
+        """Return sums over the nets that cross, shape (downsets, rows of ``values``).
+
+        Parameters
+        ----------
+        values
+            Rows of numbers per net, shape (rows, nets).
+        """
+        return self._sums_nested(values) if self.nested else self._sums_crossing(values)
 
     def _sums_crossing(self, values: Floats) -> Floats:
         """Return sums over the crossing nets for each downset."""
