@@ -103,11 +103,27 @@ def generate(
     """
     chosen = options or CodegenOptions()
     extents = tree.measure(program, specs)
-    return tuple(_stage(program, spec, chosen, extents) for spec in specs)
+    return tuple(
+        _stage(program, spec, chosen, extents, _made_before(specs[: spec.index], spec))
+        for spec in specs
+    )
+
+
+def _made_before(earlier: tuple[StageSpec, ...], spec: StageSpec) -> tuple[Rewrite, ...]:
+    made = {name: before.index for before in reversed(earlier) for name in before.nodes}
+    return tuple(
+        Rewrite("made again", name, f"costs less than sending it from stage {made[name]}")
+        for name in spec.nodes
+        if name in made
+    )
 
 
 def _stage(
-    program: Program, spec: StageSpec, options: CodegenOptions, extents: tree.Extents
+    program: Program,
+    spec: StageSpec,
+    options: CodegenOptions,
+    extents: tree.Extents,
+    again: tuple[Rewrite, ...],
 ) -> StageSource:
     """Write a stage as asked; if that cannot be done, as flat code, and say so."""
     notes: list[Rewrite] = []
@@ -120,7 +136,7 @@ def _stage(
             name = "without loops" if form.loops else "flat"
             notes.append(Rewrite(name, f"stage {spec.index}", f"the form before failed: {error}"))
         else:
-            rewrites = (*source.rewrites, *_bound_to_mode(program), *notes[-1:])
+            rewrites = (*again, *source.rewrites, *_bound_to_mode(program), *notes[-1:])
             return StageSource(source.index, source.text, rewrites)
     raise AssertionError("the flat form returns or raises")
 

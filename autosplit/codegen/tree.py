@@ -42,7 +42,7 @@ class Extents:
 def measure(program: Program, specs: Iterable[StageSpec]) -> Extents:
     """Measure every call of the stages."""
     found = Extents()
-    for name in (name for spec in specs for name in spec.nodes):
+    for name in dict.fromkeys(name for spec in specs for name in spec.nodes):
         for index in _path(program, program.node[name]):
             if index not in found.of:
                 found.of[index] = Extent(first=name)

@@ -48,10 +48,11 @@ class _Readers:
         self.born = {spec.name: _LOCAL for spec in program.inputs} | placement.stage_of
         self.stages: dict[str, set[int]] = {name: set() for name in self.born}
         self.rewritten: dict[str, set[int]] = defaultdict(set)
-        for name, stage in placement.stage_of.items():
-            for source in program.node[name].inputs():
-                if source in self.born:
-                    self.stages[source].add(stage)
+        for stage in range(placement.count):
+            for node in placement.nodes(stage):
+                for source in node.inputs():
+                    if source in self.born and not placement.runs_again(source, stage):
+                        self.stages[source].add(stage)
         for name in program.outputs:
             if name in self.born:
                 self.stages[name].add(placement.count)

@@ -21,17 +21,26 @@ class Placement:
         Number of stages.
     stage_of
         Stage of every live operation, in running order.
+    again
+        Per stage, operations of earlier stages that it runs once more.
     """
 
     program: Program
     count: int
     stage_of: dict[str, int]
+    again: tuple[frozenset[str], ...] = ()
 
     def nodes(self, stage: int) -> tuple[Node, ...]:
         """Return the operations of a stage, in running order."""
         return tuple(
-            self.program.node[name] for name, placed in self.stage_of.items() if placed == stage
+            self.program.node[name]
+            for name, placed in self.stage_of.items()
+            if placed == stage or self.runs_again(name, stage)
         )
+
+    def runs_again(self, name: str, stage: int) -> bool:
+        """Whether a stage makes a value of an earlier stage itself."""
+        return bool(self.again) and name in self.again[stage]
 
 
 def place(program: Program, stage_of: Mapping[str, int], count: int) -> Placement:

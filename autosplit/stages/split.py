@@ -8,12 +8,13 @@ from autosplit.errors import AutosplitError
 from autosplit.program import Program, TensorSpec
 from autosplit.stages.flow import Flow, trace_flow
 from autosplit.stages.placement import Placement, place
+from autosplit.stages.rebuild import rebuild
 from autosplit.stages.state import Holdings, hold
 from autosplit.stages.types import RoutedValue, Routing, StageRoute, StageSpec
 
 
 def split(
-    program: Program, stage_of: Mapping[str, int], count: int
+    program: Program, stage_of: Mapping[str, int], count: int, *, again: bool = True
 ) -> tuple[tuple[StageSpec, ...], Routing]:
     """Cut a program into stages.
 
@@ -25,6 +26,9 @@ def split(
         Stage of each operation; dead operations may be missing.
     count
         Number of stages.
+    again
+        Whether a stage makes masks, positions and tables of earlier stages itself where that
+        costs less than sending them.
 
     Raises
     ------
@@ -36,6 +40,8 @@ def split(
     if count < 1:
         raise AutosplitError(f"a pipeline needs at least one stage, not {count}")
     placement = place(program, stage_of, count)
+    if again:
+        placement = rebuild(placement)
     flow = trace_flow(placement)
     holdings = hold(placement)
     specs = tuple(

@@ -115,7 +115,6 @@ class Stage1(nn.Module):
     Returns:
         memory: (batch, seq, 40)
         x: (batch, tgt, 40)
-        part: (tgt, tgt) bool
     """
 
     def __init__(self):
@@ -132,4 +131,4 @@ class Stage1(nn.Module):
         x = self.embed(target) + self.positions[:tgt]
         for block in self.decoder:
             x = block(x, memory, self.causal[:tgt, :tgt])
-        return memory, x, self.causal[:tgt, :tgt]
+        return memory, x

@@ -88,7 +88,6 @@ class Stage2(nn.Module):
     Args:
         memory: (batch, seq, 40)
         x: (batch, tgt, 40)
-        mask: (tgt, tgt) bool
 
     Returns:
         (batch, tgt, 24)
@@ -100,8 +99,8 @@ class Stage2(nn.Module):
         self.decoder = nn.ModuleDict({str(i): DecoderBlock() for i in range(2, 4)})
         self.head = nn.Linear(40, 24)
 
-    def forward(self, memory, x, mask):
+    def forward(self, memory, x):
         tgt = x.shape[1]
-        x = self.decoder["2"](x, memory, mask)
-        x = self.decoder["3"](x, memory, self.causal[:tgt, :tgt])
+        for block in self.decoder.values():
+            x = block(x, memory, self.causal[:tgt, :tgt])
         return self.head(x)

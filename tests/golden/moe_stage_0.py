@@ -77,7 +77,6 @@ class Stage0(nn.Module):
         weight: (batch, seq, 4)
         weight_2: (batch, seq, 4)
         x: (batch, seq, 32)
-        part: (seq, seq) bool
     """
 
     def __init__(self):
@@ -101,4 +100,4 @@ class Stage0(nn.Module):
         x = self.embed(ids)
         weight, x = self.blocks[0](x, self.future[:seq, :seq])
         weight_2, x = self.blocks[1](x, self.future[:seq, :seq])
-        return weight, weight_2, x, self.future[:seq, :seq]
+        return weight, weight_2, x

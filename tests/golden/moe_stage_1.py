@@ -72,7 +72,6 @@ class Stage1(nn.Module):
         weight: (batch, seq, 4)
         weights: (batch, seq, 4)
         x: (batch, seq, 32)
-        mask: (seq, seq) bool
 
     Returns:
         balance: ()
@@ -89,9 +88,9 @@ class Stage1(nn.Module):
         self.norm = nn.LayerNorm(32)
         self.head = nn.Linear(32, 48)
 
-    def forward(self, weight, weights, x, mask):
+    def forward(self, weight, weights, x):
         seq = weight.shape[1]
-        weight_2, x = self.blocks["2"](x, mask)
+        weight_2, x = self.blocks["2"](x, self.future[:seq, :seq])
         weight_3, x = self.blocks["3"](x, self.future[:seq, :seq])
         share = torch.stack([weight, weights, weight_2, weight_3]).mean((1, 2))
         balance = share.square().sum(-1).mean() * 4

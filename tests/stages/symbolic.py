@@ -7,7 +7,7 @@ when every operation reads the same terms.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from autosplit.program import (
@@ -159,7 +159,9 @@ def program_of(
     """Return a program; writes record the views of the memory they write to."""
     spec = TensorSpec(("batch", 3), "float32")
     names = [f"x{i}" for i in range(inputs)]
-    nodes = [Node(name, "input", name, value=spec) for name in names]
+    nodes = [
+        Node(name, "input", name, value=replace(spec, storage=i)) for i, name in enumerate(names)
+    ]
     nodes += [
         Node(f"s_{name}", "state", name, value=TensorSpec((2,), "float32")) for name in state_names
     ]
@@ -174,6 +176,7 @@ def program_of(
         else:
             refs = refs[:1]
             root[name] = root[sources[0]]
+        memory = replace(spec, storage=[*names, name].index(root[name]))
         mutates = tuple(n for n in names if root[n] == root[name]) if step.kind == "write_" else ()
         nodes.append(
             Node(
@@ -181,7 +184,7 @@ def program_of(
                 "function",
                 f"torch.{step.kind}",
                 args=(*refs, Size("batch")) if step.sized else refs,
-                value=spec,
+                value=memory,
                 mutates=mutates,
                 returns_argument=step.kind == "write_",
             )

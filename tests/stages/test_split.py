@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,8 +20,12 @@ from autosplit.program import (
     Tree,
 )
 from autosplit.serialize import from_data, to_data
-from autosplit.stages import Routing, split
+from autosplit.stages import Routing
+from autosplit.stages import split as split_or_rebuild
 from tests.stages.symbolic import STATE_NAMES, Step, program_of, run_stages, run_whole
+
+split = partial(split_or_rebuild, again=False)
+"""What is made again has tests of its own."""
 
 steps = st.lists(
     st.builds(
