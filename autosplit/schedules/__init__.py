@@ -9,6 +9,7 @@ from autosplit.schedules.base import (
     Schedule,
     count_in_flight,
 )
+from autosplit.schedules.fitting import fitting
 
 __all__ = [
     "SCHEDULES",
@@ -17,6 +18,7 @@ __all__ = [
     "Order",
     "Schedule",
     "count_in_flight",
+    "fitting",
     "gpipe",
     "interleaved",
     "make",

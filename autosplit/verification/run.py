@@ -12,6 +12,7 @@ from torch import nn
 from autosplit.errors import UsageError
 from autosplit.modelspec import LoadedModel, load_model
 from autosplit.modelspec.structure import walk_inputs
+from autosplit.schedules import Schedule, fitting
 from autosplit.stages.types import Routing
 from autosplit.types import BatchCheck, VerificationReport
 from autosplit.verification.checkpoint import load_merged
@@ -31,6 +32,7 @@ def verify(
     folder: str | os.PathLike[str],
     *,
     distributed: bool = False,
+    schedules: Sequence[str] = (),
     tolerance: float | None = None,
     batch_sizes: Sequence[int] | None = None,
 ) -> VerificationReport:
@@ -46,6 +48,9 @@ def verify(
         The export.
     distributed
         Run the stages in processes of their own too, with the folder's runtime under torchrun.
+    schedules
+        Schedules of these processes; "all" for every one that runs on the ranks of the stages.
+        By default that of the plan.
     tolerance
         Largest difference that passes; by default 1e-5 for float32 models.
     batch_sizes
@@ -56,9 +61,10 @@ def verify(
     DataError
         If the folder is not a complete export.
     UsageError
-        If the model cannot be built again, or a batch size cannot be run.
+        If the model cannot be built again, or a batch size or schedule cannot be run.
     """
     export = read_export(Path(folder))
+    orders = _orders(export, schedules)
     loaded = load_model(export.plan.model)
     checkpoint = load_merged(export, loaded.model)
     modes, skipped = _modes(export)
@@ -74,7 +80,7 @@ def verify(
             sizes.remove(size)
             skipped.append(f"{size} rows: {error.message} ({error.cause})")
     if distributed:
-        checks += check_processes(export, loaded, list(_steps(export, loaded, sizes, modes)))
+        checks += check_processes(export, loaded, list(_steps(orders, loaded, sizes, modes)))
     return VerificationReport(
         str(folder),
         distributed,
@@ -102,16 +108,36 @@ def _local_checks(
     ]
 
 
+def _orders(export: Export, asked: Sequence[str]) -> tuple[Schedule, ...]:
+    """Return the schedules to run, each with one micro-batch more than there are stages."""
+    ranks = [stage.rank for stage in export.plan.stages]
+    known = {schedule.name: schedule for schedule in fitting(ranks, len(ranks) + 1)}
+    if "all" in asked:
+        return tuple(known.values())
+    names = tuple(dict.fromkeys(asked)) or (export.plan.request.schedule,)
+    for name in names:
+        if name not in known:
+            raise UsageError(
+                f"schedule {name} does not run stages on ranks {', '.join(map(str, ranks))}",
+                hint=f"these do: {', '.join(known)}",
+            )
+    return tuple(known[name] for name in names)
+
+
 def _steps(
-    export: Export, loaded: LoadedModel, sizes: Sequence[int | None], modes: Sequence[Mode]
+    orders: Sequence[Schedule],
+    loaded: LoadedModel,
+    sizes: Sequence[int | None],
+    modes: Sequence[Mode],
 ) -> Iterator[Step]:
-    """Yield a training step and an inference at each size, under the plan's schedule."""
+    """Yield a training step and an inference at each size, under each schedule."""
     trainable = any(each.requires_grad for each in loaded.model.parameters())
     for size in sizes:
-        batches = micro_batches(loaded, size, len(export.stages) + 1)
-        for mode in modes:
-            if mode == "eval" or trainable:
-                yield Step(mode, export.plan.request.schedule, size, batches)
+        for schedule in orders:
+            batches = micro_batches(loaded, size, schedule.microbatches)
+            for mode in modes:
+                if mode == "eval" or trainable:
+                    yield Step(mode, schedule.name, size, batches)
 
 
 def _modes(export: Export) -> tuple[tuple[Mode, ...], list[str]]:

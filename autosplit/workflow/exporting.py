@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from autosplit.artifacts import refuse_folder
@@ -74,7 +75,11 @@ def stale(plan: Plan | PathLike, folder: PathLike, *, target: str = "torch") -> 
 
 
 def verify(
-    folder: PathLike, *, distributed: bool = False, tolerance: float | None = None
+    folder: PathLike,
+    *,
+    distributed: bool = False,
+    schedules: Sequence[str] = (),
+    tolerance: float | None = None,
 ) -> VerificationReport:
     """Run an export against the original model.
 
@@ -84,9 +89,14 @@ def verify(
         The export.
     distributed
         Run one process per stage instead of one for all.
+    schedules
+        Schedules to run the processes under; "all" for every one that the ranks of the stages
+        fit. By default that of the plan.
     tolerance
         Largest difference that passes; None chooses by dtype.
     """
     from autosplit import verification
 
-    return verification.verify(folder, distributed=distributed, tolerance=tolerance)
+    return verification.verify(
+        folder, distributed=distributed, schedules=schedules, tolerance=tolerance
+    )

@@ -70,3 +70,29 @@ def test_defaults_belong_together(name, ranks):
     stages = kind.default_stages(ranks)
     assert kind.default_ranks(stages) == ranks
     assert schedules.make(name, stages, 8).ranks == ranks
+
+
+@pytest.mark.parametrize(
+    ("ranks", "expected"),
+    [
+        ((0, 1), {"gpipe": 3, "1f1b": 3, "looped-bfs": 3, "interleaved": 3, "zero-bubble": 3}),
+        ((0, 1, 0, 1), {"looped-bfs": 3, "interleaved": 3, "zero-bubble": 3}),
+        ((0, 1, 1, 0), {"zbv": 3, "dualpipev": 4}),
+        ((0, 1, 0), {}),
+        ((1, 0), {}),
+    ],
+)
+def test_schedules_that_fit_ranks(ranks, expected):
+    found = schedules.fitting(ranks, at_least=3)
+    assert {schedule.name: schedule.microbatches for schedule in found} == expected
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("at_least", [1, 2, 5, 7])
+def test_the_fewest_microbatches_are_found(ranks, at_least):
+    for name in schedules.SCHEDULES:
+        stages = schedules.SCHEDULES[name].default_stages(ranks)
+        kind = schedules.make(name, stages, 4 * stages * ranks, ranks)
+        placed = [kind.rank_of(stage) for stage in range(stages)]
+        found = {each.name: each for each in schedules.fitting(placed, at_least)}
+        assert found[name].microbatches >= at_least

@@ -235,7 +235,7 @@ def test_a_fault_of_the_processes_alone_is_found(tmp_path: Path) -> None:
     folder = export(tmp_path)
     shared = folder / "pipeline" / "shared.py"
     text = shared.read_text()
-    shared.write_text(text.replace("dist.all_reduce(total, group=group)", "pass"))
+    shared.write_text(re.sub(r"dist\.all_reduce\(.*, group=group\)", "pass", text))
     assert shared.read_text() != text
     report = verify(folder, distributed=True, batch_sizes=(3,))
     failed = {
@@ -245,6 +245,27 @@ def test_a_fault_of_the_processes_alone_is_found(tmp_path: Path) -> None:
         if not each.passes(report.tolerance)
     }
     assert failed == {("1f1b", "gradients")}
+
+
+@pytest.mark.timeout(120)
+def test_processes_run_under_every_schedule_of_their_ranks(tmp_path: Path) -> None:
+    folder = export(tmp_path)
+    later = folder / "pipeline" / "weight_gradients.py"
+    later.write_text(later.read_text().replace("_run_all, waiting)", "_run_all, [])"))
+    report = verify(folder, distributed=True, schedules=["all"], batch_sizes=(3,))
+    launched = {check.schedule: check for check in report.checks if check.mode == "train"}
+    launched.pop(None)
+    assert set(launched) == {"1f1b", "gpipe", "interleaved", "looped-bfs", "zero-bubble"}
+    for name, check in launched.items():
+        passed = [each.passes(report.tolerance) for each in check.comparisons]
+        # Only a schedule that puts gradients off loses those that are never computed.
+        assert passed == [True, name != "zero-bubble", True]
+
+
+def test_schedules_for_other_ranks_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="zbv does not run stages on ranks 0, 1") as caught:
+        verify(export(tmp_path), distributed=True, schedules=["zbv"])
+    assert "zero-bubble" in str(caught.value.hint)
 
 
 @pytest.mark.timeout(120)
