@@ -29,6 +29,7 @@ def profile_data(profile: Profile) -> dict[str, Any]:
         **_head("profile"),
         "model": to_data(profile.model),
         "device": to_data(profile.device),
+        "sizes": dict(profile.sizes),
         "training": profile.training,
         "forward_s": forward_s,
         "backward_s": total_s(profile) - forward_s,
@@ -47,6 +48,8 @@ def profile_data(profile: Profile) -> dict[str, Any]:
                 "forward_spread_s": layer.forward.spread_s,
                 "backward_s": layer.backward.median_s,
                 "backward_spread_s": layer.backward.spread_s,
+                "weight_gradient_s": layer.weight_gradient_s,
+                "source": layer.source,
                 "workspace_bytes": layer.workspace_bytes,
                 "flops": layer.flops,
             }

@@ -37,11 +37,15 @@ def _profile_facts(profile: Profile) -> list[tuple[str, RenderableType]]:
         state[item.kind] += item.nbytes
     if device.clock == "model":
         where += ", modelled"
+    if device.compiled:
+        where += ", layers compiled"
     pairs: list[tuple[str, RenderableType]] = [
         ("model", Text(model_name(profile.model))),
         ("device", Text(f"{where}, torch {device.torch_version}")),
         ("parameters", format_bytes(state["parameter"])),
     ]
+    if profile.sizes and not profile.sweep:
+        pairs.insert(1, ("sizes", _sizes_text(profile)))
     if state["buffer"]:
         pairs.append(("buffers", format_bytes(state["buffer"])))
     if profile.training:
@@ -55,6 +59,14 @@ def _profile_facts(profile: Profile) -> list[tuple[str, RenderableType]]:
     if held := sum(layer.cache_bytes for layer in profile.layers):
         pairs.append(("key-value cache", f"{format_bytes(held)} for each token of a row"))
     return pairs
+
+
+def _sizes_text(profile: Profile) -> str:
+    """Return the sizes of the input, and how to have others where nobody chose any."""
+    text = ", ".join(f"{name} {value}" for name, value in profile.sizes)
+    if "batch" in dict(profile.sizes) and profile.model.batch_size is None:
+        text += " (that of the example inputs: --batch-size sets another)"
+    return text
 
 
 def _step_text(profile: Profile) -> str:
@@ -107,7 +119,7 @@ def _slowest(profile: Profile, top: int) -> Table:
     for alike in kinds[:top]:
         layer, seconds = alike[0], _group_s(alike)
         table.add_row(
-            Text(layer.name),
+            Text(layer.name if layer.source == _usual(profile) else _marked(layer)),
             f"× {len(alike)}" if len(alike) > 1 else "",
             Text(format_share(seconds / total), style=heat(seconds / largest)),
             format_seconds(layer.forward.median_s),
@@ -116,6 +128,15 @@ def _slowest(profile: Profile, top: int) -> Table:
             format_bytes(sum(sizes[index] for index in layer.saved)),
         )
     return table
+
+
+def _usual(profile: Profile) -> str:
+    """Return where the times of a profile come from but for the layers that are marked."""
+    return "modelled" if profile.device.clock == "model" else "measured"
+
+
+def _marked(layer: LayerProfile) -> str:
+    return f"{layer.name} ({layer.source})"
 
 
 def _group_s(layers: list[LayerProfile]) -> float:

@@ -24,6 +24,8 @@ _LAYER = (
     "saved_bytes",
     "workspace_bytes",
     "cache_bytes",
+    "weight_gradient_s",
+    "source",
 )
 _STAGE = (
     "stage",
@@ -64,6 +66,8 @@ def profile_csv(profile: Profile) -> str:
                 sum(sizes[index] for index in layer.saved),
                 layer.workspace_bytes,
                 layer.cache_bytes,
+                layer.weight_gradient_s,
+                layer.source,
             )
             for layer in profile.layers
         ),

@@ -58,6 +58,7 @@ def test_the_cache_of_generation_is_told(run, folder):
         (["--device", "toaster"], "unknown device 'toaster'"),
         (["--analytic", "h10"], "no device 'h10' in the table"),
         (["--factors", "f.toml"], "--factors goes with --analytic"),
+        (["--threads", "99999999"], "cannot measure with 99999999 threads"),
         (["--autocast", "int8"], "'int8' is no floating-point dtype"),
         (["--dtype", "float33"], "'float33' is no floating-point dtype"),
         (["--seq-len", "4"], "--seq-len cannot vary"),
@@ -87,8 +88,21 @@ def test_arguments_are_checked_before_the_output(run, folder, arguments, message
     assert (folder / "profile.json").read_text() == "kept"
 
 
-def test_a_batch_size_that_nobody_gave_is_told(run, folder):
-    own = run("profile", MLP, "--analytic", "t4")
-    assert "that of the example inputs" in own.stdout
-    given = run("profile", MLP, "--analytic", "t4", "--batch-size", "4", "--force")
+def test_sizes_stand_in_the_head_and_how_to_change_those_that_nobody_gave(run, folder):
+    own = run("profile", GPT, "--analytic", "t4")
+    assert "batch 4, seq 32 (that of the example inputs" in own.stdout
+    given = run("profile", GPT, "--analytic", "t4", "--batch-size", "2", "--force")
+    assert "batch 2, seq 32" in given.stdout
     assert "that of the example inputs" not in given.stdout
+    assert json.loads(run("show", "profile.json", "--json").stdout)["sizes"] == {
+        "batch": 2,
+        "seq": 32,
+    }
+
+
+def test_without_a_compiler_nothing_is_compiled(run, folder, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    refused = run("profile", MLP, "--compile", "--device", "cpu")
+    assert refused.exit_code == ExitCode.USAGE
+    assert "there is no C++ compiler no-such-compiler" in refused.stderr
+    assert "profile without --compile" in refused.stderr
