@@ -51,6 +51,10 @@ class RecordedCuda:
     def synchronize(self, device: Any) -> None:
         self.log.append("synchronize")
 
+    def clock_rate(self, device: Any) -> int:
+        self.log.append("clock_rate")
+        return 1980
+
     def _sleep(self, cycles: int) -> None:
         self.log.append("sleep")
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from autosplit.profilers.clocks import CpuClock
 from autosplit.profilers.memory import LiveStorages
@@ -42,6 +45,49 @@ def test_gradients_equal_those_of_the_whole_model_and_add_up() -> None:
         output = model.whole(**inputs)
         output.backward(torch.ones_like(output))
     torch.testing.assert_close(found, gradients(model.first, model.second))
+
+
+def test_without_weights_the_same_gradients_flow_and_none_is_kept() -> None:
+    model, _ = residual()
+    log = Log()
+    model.step.run(log, weights=False)
+    # The first layer takes an input that wants no gradient: nothing of its backward is left.
+    assert [index for kind, index in log.entries if kind == "b"] == [3, 2, 1]
+    assert model.step.returned == {"h", "t", "s", "y"}
+    assert not gradients(model.first, model.second)
+
+
+def test_a_pass_is_one_region_of_autocast() -> None:
+    linear = nn.Linear(6, 6)
+
+    def under_autocast(x: Tensor) -> tuple[Tensor]:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return (linear(x),)
+
+    pieces = [
+        piece("first", ("x",), ("h",), under_autocast, linear),
+        piece("plain", ("h",), ("p",), lambda h: (h.float() @ torch.ones(6, 6),)),
+        piece("again", ("p",), ("y",), under_autocast, linear),
+    ]
+    inputs = {"x": torch.randn(4, 6)}
+    casts: list[int] = []
+
+    class Casts(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            casts[-1] += args[0] is linear.weight and "copy" in str(func)
+            return func(*args, **(kwargs or {}))
+
+    for region in (nullcontext, lambda: torch.autocast("cpu", enabled=False)):
+        casts.append(0)
+        step = Step(pieces, inputs, frozenset({"y"}), training=True, region=region)
+        with Casts():
+            step.run(Silence())
+            step.run(Silence())
+    # Two layers in two passes: one cast for each layer, or one for each pass.
+    assert casts == [4, 2]
+    assert not torch.is_autocast_enabled("cpu")
 
 
 def test_layers_run_forward_in_order_and_backward_in_reverse() -> None:

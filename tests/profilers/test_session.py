@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,9 @@ import torch
 from autosplit.journal import Journal
 from autosplit.profilers import ProfileOptions
 from autosplit.profilers.clocks import Clock, CpuClock, CudaClock
-from autosplit.profilers.session import SampleSet, Session, choose_clock
+from autosplit.profilers.quality import remarks
+from autosplit.profilers.session import Repetition, SampleSet, Session, choose_clock
+from autosplit.profilers.statistics import timings
 from autosplit.profilers.whole import WholeStep
 from tests.profilers.models import Function, residual
 from tests.profilers.recorded_cuda import RecordedCuda
@@ -66,7 +69,8 @@ def test_a_precision_out_of_reach_ends_at_the_limit_and_is_said() -> None:
     subject = session(CpuClock(1), options)
     samples = subject.times(lambda done, what: None, Journal())
     assert len(samples) == 6
-    assert any("after 6 repetitions" in note for note in samples.notes([[0, 1, 2, 3]], options))
+    quality = samples.quality([[0, 1, 2, 3]])
+    assert any("after 6 repetitions" in text for text in remarks([quality], options.precision))
 
 
 def test_time_that_is_up_ends_the_repetitions() -> None:
@@ -74,11 +78,61 @@ def test_time_that_is_up_ends_the_repetitions() -> None:
     assert len(session(CpuClock(1), options).times(lambda done, what: None, Journal())) == 3
 
 
+def repeated(*forward_s: float, **others: Any) -> SampleSet:
+    return SampleSet(
+        [Repetition((seconds,), (0.0,), (), None, 3.0, 1.0, **others) for seconds in forward_s]
+    )
+
+
 def test_a_busy_machine_and_a_drift_are_said() -> None:
-    samples = SampleSet(forward=[[1.0], [1.0], [2.0]], backward=[[0.0]] * 3, wall_s=3.0, cpu_s=1.0)
-    notes = " ".join(samples.notes([[0]], OPTIONS))
+    notes = " ".join(remarks([repeated(1.0, 1.0, 2.0).quality([[0]])], OPTIONS.precision))
     assert "wall time was 3.00 times" in notes
     assert "100 % slower" in notes
+
+
+def test_a_gpu_that_waits_for_its_host_is_said() -> None:
+    samples = repeated(1.0, 1.0, host_s=2e-3, device_s=1e-3, frequency_mhz=1980)
+    quality = samples.quality([[0]])
+    assert (quality.host_s, quality.device_s) == pytest.approx((2e-3, 1e-3))
+    assert quality.clocks_mhz == (1980, 1980)
+    assert any("the host holds the GPU up" in text for text in remarks([quality], 1.0))
+
+
+def test_what_a_gpu_tells_beside_its_times_is_noted() -> None:
+    cuda = RecordedCuda(step_ms=1.0)
+    found = session(CudaClock(torch.device("cuda", 0), cuda)).repetition()
+    # Four layers forward, four backward and four empty ones, two events each.
+    assert found.device_s == pytest.approx(23e-3)
+    assert found.host_s > 0
+    assert found.frequency_mhz == 1980
+    assert "clock_rate" not in cuda.log[: len(cuda.log) - 1 - cuda.log[::-1].index("synchronize")]
+
+
+def test_some_repetitions_look_at_input_gradients_and_the_first_micro_batch() -> None:
+    subject = session(CpuClock(1), dataclasses.replace(OPTIONS, min_repetitions=5))
+    samples = subject.times(lambda done, what: None, Journal())
+    extra = [bool(each.backward_input) for each in samples.repetitions]
+    assert extra == [True] * 3 + [False] * 2
+    assert [each.first is not None for each in samples.repetitions] == extra
+    # The first layer takes nothing that wants a gradient.
+    assert samples.repetitions[0].backward_input[0] == 0
+    assert min(samples.repetitions[0].backward_input[1:]) > 0
+    assert all(tensor.grad is not None for tensor in subject.step.pieces[0].parameters)
+
+
+def test_a_gradient_of_weights_is_what_that_of_inputs_leaves() -> None:
+    samples = SampleSet(
+        [
+            Repetition((1.0,) * 4, (3.0,) * 4, (), None, 1.0, 1.0, backward_input=inputs)
+            for inputs in ((1.0, 2.0, 0.0, 4.0), (1.2, 2.0, 0.0, 4.0), (1.4, 2.0, 0.0, 4.0))
+        ]
+    )
+    own = [[place] for place in range(4)]
+    backward = timings(samples.backward, own)
+    found = samples.weight_gradient_s(backward, own, [True, False, True, True])
+    # The second has no parameters, the third no inputs, and noise makes nothing negative.
+    assert found == pytest.approx([1.8, 0.0, 3.0, 0.0])
+    assert SampleSet().weight_gradient_s(backward, own, [True] * 4) == [0.0] * 4
 
 
 def test_each_device_has_its_clock() -> None:
