@@ -24,6 +24,9 @@ _RESERVE_S = 3.0
 _LEAST_S = 1.0
 """Time that a solver always gets."""
 
+_CHUNKS_GAP = 0.01
+"""Gap that is enough where several stages share a device."""
+
 _TASTE_S = 2.0
 """Seconds for choosing among plans of equal worth."""
 
@@ -50,6 +53,8 @@ class Answer:
         Who answered, and its remarks.
     stopped
         Why it is not proven, as in ``Plan``.
+    solution
+        The answer to the chain problem that the plan is made from; None where it was given.
     """
 
     model: CostModel
@@ -60,6 +65,7 @@ class Answer:
     solver: str
     notes: tuple[str, ...] = ()
     stopped: Stop | None = None
+    solution: Solution | None = None
 
     @property
     def proven(self) -> bool:
@@ -107,17 +113,21 @@ def assign(
     best: Answer | Failure | None = None
     bound_s = float("inf")
     stopped: Stop | None = None
+    chosen: _Variant | None = None
     for variant in _variants(model, wishes, request, devices):
         found = _solve(variant, wishes, request, deadline, cross_check)
         if isinstance(found, Answer):
             bound_s = min(bound_s, found.bound_s)
             stopped = stopped or found.stopped
-            found = _tasteful(found, variant, wishes, request, started)
         best = _better(best, found)
+        if best is found:
+            chosen = variant
     assert best is not None
+    assert chosen is not None
     if isinstance(best, Failure):
         return best
     best = replace(best, bound_s=bound_s, stopped=stopped)
+    best = _tasteful(best, chosen, wishes, request, started)
     return replace(best, stopped=None) if best.proven else best
 
 
@@ -129,21 +139,17 @@ def _tasteful(
     It is looked for only where the first search was quick.
     """
     spent = time.monotonic() - started
-    worth = found.cost.objective_s * (1 + 1e-9)
-    if not found.proven or request.boundaries or spent > _TASTE_S:
+    if not found.proven or not found.solution or request.boundaries or spent > _TASTE_S:
         return found
-    for price in ties.PRICES:
-        problem = ties.with_taste(
-            variant.problem, found.model.graph, wishes.groups, found.cost.objective_s, price
-        )
-        if problem is None:
-            return found
-        solution = solvers.solve(problem, time_limit_s=_TASTE_S)
-        if solution.stage_of is not None:
-            other = _checked(variant, wishes, request, solution, found.bound_s)
-            if other.cost.objective_s <= worth and other.fits:
-                return replace(other, solver=found.solver, notes=found.notes)
-    return found
+    solution = ties.tasteful(
+        variant.problem, found.solution, found.model.graph, wishes.groups, _TASTE_S
+    )
+    if solution is None:
+        return found
+    other = _checked(variant, wishes, request, solution, found.bound_s)
+    if other.cost.objective_s > found.cost.objective_s * (1 + 1e-9) or not other.fits:
+        return found
+    return replace(other, solver=found.solver, notes=found.notes, stopped=found.stopped)
 
 
 def _better(best: Answer | Failure | None, found: Answer | Failure) -> Answer | Failure:
@@ -232,18 +238,17 @@ def _solve(
     The chain problem leaves out some memory (see ``chain``). Its answer bounds every plan; where
     it does not fit, cautious and tightened problems give plans that do, without a proof.
     """
-
     chunks = variant.model.schedule.chunks
     limit_s = max(_LEAST_S, deadline - time.monotonic())
 
     def ask(problem: ChainProblem, limit_s: float) -> Solution:
-        return solvers.solve(
-            problem,
-            solver=request.solver,
-            time_limit_s=max(_LEAST_S, limit_s),
-            gap=request.gap,
-            cross_check=cross_check,
-        )
+        limit_s, gap, solver = max(_LEAST_S, limit_s), request.gap, request.solver
+        if chunks > 1 and solver == "auto":
+            # Loads of stages stand in for those of devices: a proof of them would prove nothing.
+            quick = solvers.solve(problem, "dp", limit_s, max(gap, _CHUNKS_GAP))
+            if quick.stage_of is not None or quick.status == "infeasible":
+                return quick
+        return solvers.solve(problem, solver, limit_s, gap, cross_check, wishes.start)
 
     reserve_s = min(_RESERVE_S, limit_s / 4) if variant.problem.budget_bytes else 0.0
     first = solution = ask(variant.problem, limit_s - reserve_s)
@@ -300,7 +305,16 @@ def _checked(
     recompute = _recomputed(model, wishes, request, solution)
     cost = model.evaluate(stage_of, recompute)
     bound_s = min(bound_s, cost.objective_s)
-    return Answer(model, stage_of, recompute, cost, bound_s, solution.solver, solution.notes)
+    return Answer(
+        model,
+        stage_of,
+        recompute,
+        cost,
+        bound_s,
+        solution.solver,
+        solution.notes,
+        solution=solution,
+    )
 
 
 def _by_layer(wishes: Constraints, stage_of: Iterable[int]) -> tuple[int, ...]:

@@ -80,6 +80,21 @@ class Measured:
             step = max(step, work / max(speeds) / filled)
         return step + self._least_sync_s(request, ranks)
 
+    def even_step_s(self, request: PlanRequest) -> float:
+        """Return the step that equal loads without transfers would take.
+
+        No bound, but near to what good plans reach: M even shares, and the pass of one
+        micro-batch through the other devices, in as many parts as stages share a device. A
+        schedule that puts weight gradients off does not wait for them there.
+        """
+        ranks = request.ranks or request.stages
+        share = self._times.total_s / ranks
+        waits = self._times.total_s - share
+        if request.schedule in SPLIT:
+            waits -= math.fsum(self._times.weight_gradient_s) * (1 - 1 / ranks)
+        passing = waits * ranks / request.stages
+        return request.microbatches * share + passing + self._least_sync_s(request, ranks)
+
     def _least_sync_s(self, request: PlanRequest, ranks: int) -> float:
         trained = sum(state.nbytes for state in self._layers.states if state.trainable)
         link = link_of(request.link_bytes_per_s, request.latency_s)

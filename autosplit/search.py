@@ -1,7 +1,7 @@
 """Search what users otherwise guess: stages, replicas, micro-batches, schedule, recomputation.
 
-Every configuration is planned and played through, those with the best bound first; the simulated
-step is the only judge. Whatever its bound rules out is not solved.
+Configurations are planned and played through, those that look best first; the simulated step is
+the only judge. Whatever its bound rules out is not solved.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ _LEAST_S = 1.0
 
 _KEPT = 10
 """Configurations that are planned though they cannot win: runners-up to choose from."""
+
+_GAP = 0.01
+"""Gap that is enough for runners-up; the best is planned again without."""
 
 _EQUAL = 1e-3
 """Relative difference of steps below which one is as fast as the other."""
@@ -120,9 +123,9 @@ def search(profiles: Sequence[Profile], request: PlanRequest, space: Space) -> S
     if not asked:
         raise _nothing_to_try(measured, space)
     runs = _Search(space.global_batch, request.time_limit_s, time.monotonic())
-    candidates = [runs.bounded(*each) for each in asked]
-    candidates.sort(key=lambda each: (-each[1].most_samples_per_s, each[1].devices))
-    tried = [(each, runs.tried(each, candidate)) for each, candidate in candidates]
+    # Good ones first: what is found early rules more out.
+    asked.sort(key=lambda each: each[0].even_step_s(each[1]))
+    tried = [(each, runs.tried(each, runs.bounded(each, wish))) for each, wish in asked]
     tried.sort(key=lambda each: _rank(each[1]))
     best = runs.refined(*tried[0])
     if best.plan is None:
@@ -173,13 +176,13 @@ class _Search:
     def left_s(self) -> float:
         return self.time_limit_s - (time.monotonic() - self.started)
 
-    def bounded(self, measured: Measured, request: PlanRequest) -> tuple[Measured, Candidate]:
+    def bounded(self, measured: Measured, request: PlanRequest) -> Candidate:
         """Return a configuration with what it could reach, refused where it cannot run."""
         least_s = measured.least_step_s(request)
         most = self.global_batch / least_s if least_s else float("inf")
         reason = refusal(request) or measured.lacking(request)
         outcome: Outcome = "impossible" if reason else "planned"
-        return measured, Candidate(request, measured.rows, None, 0.0, reason or "", outcome, most)
+        return Candidate(request, measured.rows, None, 0.0, reason or "", outcome, most)
 
     def tried(self, measured: Measured, candidate: Candidate) -> Candidate:
         """Return a configuration with its plan, unless it cannot be among the best."""
@@ -190,22 +193,24 @@ class _Search:
         if self.fastest and self.left_s <= 0:
             reason = f"not tried: the {self.time_limit_s:g} s were over"
             return replace(candidate, outcome="late", reason=reason)
-        found = self._planned(measured, candidate, max(_LEAST_S, self.left_s / _KEPT))
+        limit_s, gap = max(_LEAST_S, self.left_s / _KEPT), max(_GAP, candidate.request.gap)
+        found = self._planned(measured, candidate, limit_s, gap)
         if found.plan is not None:
             self.fastest = sorted((*self.fastest, found.samples_per_s), reverse=True)[:_KEPT]
         return found
 
     def refined(self, measured: Measured, best: Candidate) -> Candidate:
-        """Give the time that is left to the best plan where time was short for its proof."""
-        share = self.time_limit_s / _KEPT
-        if best.plan is None or best.plan.stopped != "time" or self.left_s <= share:
+        """Give the time that is left to the best plan where its proof was cut short."""
+        if best.plan is None or best.plan.stopped not in ("time", "gap") or self.left_s <= 0:
             return best
-        again = self._planned(measured, best, self.left_s)
+        again = self._planned(measured, best, self.left_s, best.request.gap)
         return again if again.samples_per_s >= best.samples_per_s else best
 
-    def _planned(self, measured: Measured, candidate: Candidate, limit_s: float) -> Candidate:
+    def _planned(
+        self, measured: Measured, candidate: Candidate, limit_s: float, gap: float
+    ) -> Candidate:
         try:
-            request = replace(candidate.request, time_limit_s=limit_s)
+            request = replace(candidate.request, time_limit_s=limit_s, gap=gap)
             found = plan(measured.profile, request, explain=False)
         except AutosplitError as error:
             reason = error.message if error.cause is None else f"{error.message}: {error.cause}"
@@ -229,7 +234,7 @@ def _explained(candidate: Candidate, best: Candidate) -> Candidate:
         return candidate
     reason = _lost(candidate, best, candidate.plan, best.plan)
     if candidate.plan.status == "feasible":
-        reason += f"; not proven, its gap is {format_share(candidate.plan.gap)}"
+        reason += f"; its stages may be up to {format_share(candidate.plan.gap)} better"
     return replace(candidate, reason=reason)
 
 

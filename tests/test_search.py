@@ -73,3 +73,55 @@ def test_nothing_fits():
     with pytest.raises(InfeasibleError) as caught:
         search([sized(1, param_bytes=[100] * 8)], request, devices=2, global_batch=4)
     assert "optimizer state alone fill" in caught.value.cause
+
+
+def test_bounds_leave_out_what_cannot_be_among_the_best():
+    profiles = [sized(rows) for rows in (1, 2, 4)]
+    found = search(profiles, devices=8, global_batch=64, replicas=True)
+    planned = [each for each in found.candidates if each.outcome == "planned"]
+    slower = [each for each in found.candidates if each.outcome == "slower"]
+    assert len(planned) >= 10
+    assert slower
+    tenth = planned[9].samples_per_s
+    for each in slower:
+        assert each.plan is None
+        assert each.most_samples_per_s < tenth
+        assert "behind, by the bound of its step" in each.reason
+
+
+def test_equal_speeds_are_told_apart_by_devices_and_memory():
+    found = search([sized(1)], devices=4, global_batch=8, schedules=("gpipe", "1f1b"))
+    assert found.best.request.schedule == "1f1b"
+    gpipe = next(each for each in found.candidates if each.request.schedule == "gpipe")
+    assert gpipe.reason.startswith("as fast")
+
+
+def test_a_plan_tells_the_limits_that_were_asked_for():
+    request = dataclasses.replace(ANY, time_limit_s=30.0)
+    found = search([sized(1)], request, devices=2, global_batch=4, schedules=("1f1b",))
+    assert (found.best.request.time_limit_s, found.best.request.gap) == (30.0, 0.0)
+    assert found.best.status == "optimal"
+
+
+def test_memory_of_a_device_is_that_of_all_its_stages():
+    heavy = sized(1, param_bytes=[100] * 8)
+    found = search([heavy], devices=2, global_batch=4, schedules=("interleaved",), stages=4)
+    best = found.candidates[0]
+    stages = best.plan.stages
+    assert best.memory_bytes == max(
+        sum(stage.memory.total_bytes for stage in stages if stage.rank == rank) for rank in (0, 1)
+    )
+
+
+def test_recomputation_makes_room():
+    heavy = sized(1, saved_bytes=[1000] * 8)
+    request = dataclasses.replace(ANY, memory_bytes=4000)
+    found = search([heavy], request, devices=2, global_batch=4, schedules=("1f1b",))
+    assert found.best.request.recompute != "none"
+    assert any(stage.recompute for stage in found.best.stages)
+
+
+def test_numbers_that_no_configuration_has():
+    with pytest.raises(UsageError) as caught:
+        search([sized(1)], devices=2, global_batch=4, stages=7)
+    assert "asked for" in caught.value.message

@@ -13,9 +13,9 @@ from autosplit.readers import WorkloadPlan
 from autosplit.report.bars import bar, heat
 from autosplit.report.plans import proof
 from autosplit.report.styles import GOOD, HOT, STRONG
-from autosplit.report.tables import facts, grid, remarks
+from autosplit.report.tables import count, facts, grid, remarks
 from autosplit.search import Candidate
-from autosplit.types import Plan
+from autosplit.types import Plan, PlanRequest
 from autosplit.units import format_bytes, format_seconds
 
 
@@ -25,29 +25,41 @@ def search_tables(
     """Return the best configurations, why they lost, and why the others were left out."""
     if not candidates:
         return []
-    planned = [candidate for candidate in candidates if candidate.outcome == "planned"]
-    table = grid(f"Best {min(top, len(planned))} of {len(candidates)} configurations")
-    for heading in ("stages", "replicas", "devices", "schedule", "micro-batches", "recompute"):
-        table.add_column(heading, justify="right", overflow="fold")
-    table.add_column("rows/s", justify="right", no_wrap=True)
-    table.add_column("memory", justify="right", no_wrap=True)
-    table.add_column("why not", overflow="fold")
-    for place, candidate in enumerate(planned[:top]):
+    planned = [candidate for candidate in candidates if candidate.outcome == "planned"][:top]
+    table = grid(f"Best {len(planned)} of {count(len(candidates), 'configuration')}")
+    for heading in ("", "pipeline", "replicas", "devices", "micro-batches", "rows/s", "memory"):
+        left = heading == "pipeline"
+        table.add_column(heading, justify="left" if left else "right", no_wrap=not left)
+    for place, candidate in enumerate(planned, start=1):
         request = candidate.request
         table.add_row(
-            str(request.stages),
+            str(place),
+            _pipeline(request),
             str(request.replicas),
             str(candidate.devices),
-            request.schedule if request.stages > 1 else "-",
             f"{request.microbatches} × {candidate.microbatch_size}",
-            request.recompute,
             f"{candidate.samples_per_s:.4g}",
             format_bytes(candidate.memory_bytes),
-            Text(candidate.reason),
-            style=STRONG if place == 0 else "",
+            style=STRONG if place == 1 else "",
         )
-    table.caption = "memory of the fullest device; --json lists every configuration"
-    return ["", table, *remarks((*_without_plan(candidates), *left_out))]
+    table.caption = "memory: of the fullest device; --json lists every configuration"
+    lost = [f"{place}: {each.reason}" for place, each in enumerate(planned, start=1) if each.reason]
+    return [
+        "",
+        table,
+        *remarks(tuple(lost)),
+        *remarks((*_without_plan(candidates), *left_out)),
+    ]
+
+
+def _pipeline(request: PlanRequest) -> str:
+    """Return stages, schedule and recomputation of a configuration."""
+    parts = [count(request.stages, "stage")]
+    if request.stages > 1:
+        parts.append(request.schedule)
+    if request.recompute != "none":
+        parts.append(f"recompute {request.recompute}")
+    return ", ".join(parts)
 
 
 _REASONS = 8
