@@ -17,13 +17,16 @@ class Launch:
     Parameters
     ----------
     ranks
-        Number of processes.
+        Number of processes of one pipeline.
+    replicas
+        Copies of the pipeline, unless the user says otherwise.
     """
 
     ranks: int
+    replicas: int = 1
 
     def __post_init__(self) -> None:
-        require_finite(self, "ranks", minimum=1)
+        require_finite(self, "ranks", "replicas", minimum=1)
 
 
 class Launcher(Protocol):

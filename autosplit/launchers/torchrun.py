@@ -17,4 +17,5 @@ class Torchrun:
     def emit(self, launch: Launch) -> tuple[Artifact, ...]:
         """Return ``launch.sh``."""
         template = Template(_TEMPLATE.read_text(encoding="utf-8"))
-        return (Artifact("launch.sh", template.substitute(ranks=launch.ranks), executable=True),)
+        text = template.substitute(ranks=launch.ranks, replicas=launch.replicas)
+        return (Artifact("launch.sh", text, executable=True),)

@@ -20,6 +20,7 @@ from autosplit.stages import Routing
 from autosplit.types import Artifact, Plan
 
 _VERSION = [1, 0]
+_ROUTING_VERSION = [1, 1]
 _COPIED = ("train.py", "infer.py", "checkpoint.py", "pipeline/*.py")
 _TEMPLATES = Path(__file__).parent / "templates" / "torch"
 
@@ -42,7 +43,8 @@ class TorchTarget:
             If the plan's schedule is one that this runtime does not run.
         """
         _check(plan)
-        launch = Launch(ranks=max(stage.rank for stage in plan.stages) + 1)
+        ranks = max(stage.rank for stage in plan.stages) + 1
+        launch = Launch(ranks, plan.request.replicas)
         found = [
             *_copied(),
             *(Artifact(f"stages/stage_{each.index}.py", each.text) for each in sources),
@@ -158,8 +160,15 @@ def _routing_json(plan: Plan, program: Program, routing: Routing) -> str:
         "schedule": plan.request.schedule,
         "microbatches": plan.request.microbatches,
         "microbatch_size": _microbatch_size(program),
+        "replicas": plan.request.replicas,
+        "sharding": plan.request.sharding,
     }
-    data = {"schema": "autosplit.routing", "version": _VERSION, **to_data(routing), "run": run}
+    data = {
+        "schema": "autosplit.routing",
+        "version": _ROUTING_VERSION,
+        **to_data(routing),
+        "run": run,
+    }
     return json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -174,7 +183,12 @@ def _microbatch_size(program: Program) -> int:
 
 def _report_json(sources: tuple[StageSource, ...]) -> str:
     stages = [
-        {"stage": each.index, "rewrites": [dataclasses.asdict(r) for r in each.rewrites]}
+        {
+            "stage": each.index,
+            "may_be_cast": not each.fixed_at,
+            "dtype_fixed_at": list(each.fixed_at),
+            "rewrites": [dataclasses.asdict(r) for r in each.rewrites],
+        }
         for each in sources
     ]
     data = {"schema": "autosplit.report", "version": _VERSION, "stages": stages}

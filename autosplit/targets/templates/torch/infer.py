@@ -25,6 +25,7 @@ from pipeline import (
     split_batch,
     start,
 )
+from pipeline.feed import takes_replica
 from pipeline.options import Parser, add_run_options, output_file, positive, rows_of, run_main
 from pipeline.source import read_inputs
 from safetensors.torch import save_file
@@ -71,7 +72,15 @@ def infer(routing: Routing, options: argparse.Namespace, processes: Processes) -
     stages = {index: STAGES[index]().to(processes.device) for index in processes.stages}
     for index, stage in stages.items():
         load_stage(stage, index, options.weights)
-    pipeline = Pipeline(routing, stages, STAGES, device=processes.device, schedule=options.schedule)
+    replicas = processes.replicas
+    pipeline = Pipeline(
+        routing,
+        stages,
+        STAGES,
+        device=processes.device,
+        schedule=options.schedule,
+        replicas=replicas,
+    )
     pipeline.train(False)
     if routing.mode == "train" and processes.rank == 0:
         print(
@@ -80,14 +89,16 @@ def infer(routing: Routing, options: argparse.Namespace, processes: Processes) -
             file=sys.stderr,
         )
     begin = time.perf_counter()
-    outputs: list[dict[str, torch.Tensor]] = []
+    found: list[list[dict[str, torch.Tensor]]] = []
     rows = 0
-    for microbatches in steps(routing, options):
-        outputs += pipeline.infer(microbatches)
+    for number, microbatches in enumerate(steps(routing, options)):
+        if number % replicas.count == replicas.index:  # runs are dealt out in turn
+            found.append(pipeline.infer(microbatches))
         rows += sum(part.rows for part in microbatches)
+    runs = replicas.collect(found) if pipeline.has_last else []
     seconds = time.perf_counter() - begin
-    if pipeline.has_last:
-        merged = merge_outputs(routing, outputs)
+    if pipeline.speaks:
+        merged = merge_outputs(routing, [output for run in runs for output in run])
         for name, tensor in merged.items():
             print(f"{name}: {tuple(tensor.shape)} {tensor.dtype}")
         print(f"{rows} rows in {seconds:.3f} s: {rows / seconds:.1f} rows/s", flush=True)
@@ -99,9 +110,10 @@ def infer(routing: Routing, options: argparse.Namespace, processes: Processes) -
 
 def steps(routing: Routing, options: argparse.Namespace) -> Iterator[tuple[Microbatch, ...]]:
     """Yield the micro-batches of one run of the pipeline after the other."""
-    rows = rows_of(options, routing)
+    rows = rows_of(options, routing, 1)
     if options.inputs is None:
-        batches = draw(partial(data.batches, rows), seed=0)
+        alone = {"replica": 0, "replicas": 1} if takes_replica(data.batches) else {}
+        batches = draw(partial(data.batches, rows, **alone), seed=0)
         for _ in range(options.steps):
             inputs, _ = next(batches)
             yield split_batch(routing, inputs, (), options.microbatches)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import math
 import time
-from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -24,15 +23,16 @@ from pipeline import (
     start,
 )
 from pipeline.checkpoints import Checkpoints, resume_point
+from pipeline.feed import Feed
 from pipeline.gradients import clip_factor, scale_gradients
 from pipeline.options import rows_of, run_main
 from pipeline.precision import AUTOCAST, LossScale
 from pipeline.progress import Progress, comparable
 from pipeline.rates import rate_factor, set_rate
+from pipeline.sharding import build_stages
 from pipeline.signals import Stop
 from pipeline.training import (
     check_loss,
-    draw_steps,
     evaluate,
     evaluation_batches,
     restarted,
@@ -61,7 +61,8 @@ def train(routing: Routing, options: argparse.Namespace, processes: Processes) -
     evaluation = evaluation_batches(data) if options.eval_every else None
     resume = resume_point(options.checkpoint_dir, options.resume, restarted())
     torch.manual_seed(options.seed)
-    stages = {index: STAGES[index]().to(processes.device) for index in processes.stages}
+    replicas = processes.replicas
+    stages = build_stages(STAGES, processes.stages, processes.device, replicas, options.sharding)
     pipeline = Pipeline(
         routing,
         stages,
@@ -72,12 +73,13 @@ def train(routing: Routing, options: argparse.Namespace, processes: Processes) -
         split_backward=not options.full_backward,
         autocast=AUTOCAST[options.autocast],
         recompute=stages_to_recompute(options.recompute, routing, HERE / "plan.json"),
+        replicas=replicas,
     )
     parameters = pipeline.parameters()
     # A stage may have nothing to train, and an optimizer refuses an empty list.
     optimizer = data.optimizer(parameters, options.lr) if parameters else None
     scale = LossScale() if options.autocast == "fp16" else LossScale(1.0, interval=2**62)
-    checkpoints = Checkpoints(stages, optimizer, processes.rank, options.keep)
+    checkpoints = Checkpoints(stages, optimizer, processes.rank, options.keep, replicas)
     first, drawn_before = 1, 0
     if resume is None:
         for index, stage in stages.items():
@@ -89,12 +91,14 @@ def train(routing: Routing, options: argparse.Namespace, processes: Processes) -
         if processes.rank == 0:
             print(f"resumed from {resume} after step {first - 1}", flush=True)
 
-    rows = rows_of(options, routing)
-    batches = draw(partial(data.batches, rows), options.seed)
+    rows = rows_of(options, routing, replicas.count)
+    size = (rows, options.microbatches, routing, replicas, processes.device)
+    feed = Feed(data.batches, *size)
+    batches = draw(feed.source, options.seed)
     # Drawn again and left aside, so that data goes on where it stopped.
     next(islice(batches, drawn_before, drawn_before), None)
-    steps = draw_steps(batches, routing, options.microbatches, options.accumulate, processes.device)
-    alike = comparable(routing, rows, options.microbatches, options.accumulate)
+    steps = feed.steps(batches, options.accumulate)
+    alike = comparable(routing, rows, options.microbatches, options.accumulate, replicas.count)
     progress = Progress(pipeline, HERE / "plan.json", options.log_dir, comparable=alike)
     stop = Stop(processes.device)
 
@@ -108,8 +112,10 @@ def train(routing: Routing, options: argparse.Namespace, processes: Processes) -
         seconds = time.perf_counter() - begin
         progress.step(step, options.steps, loss, seconds, rows * options.accumulate)
         if evaluation and step % options.eval_every == 0:
-            found = draw(partial(evaluation, rows), options.seed)
-            progress.evaluated(step, evaluate(pipeline, routing, found, options.microbatches))
+            pipeline.align_buffers(mean=options.buffers == "mean")
+            others = Feed(evaluation, *size)
+            found = draw(others.source, options.seed)
+            progress.evaluated(step, evaluate(pipeline, others, found))
         stopping = stop.asked()
         last = stopping or step == options.steps
         if last or step % options.log_every == 0:
@@ -122,6 +128,7 @@ def train(routing: Routing, options: argparse.Namespace, processes: Processes) -
                 "loss_scale": scale.value,
                 "good_steps": scale.good,
             }
+            pipeline.align_buffers(mean=options.buffers == "mean")
             checkpoints.save(options.checkpoint_dir / f"step_{step}", state)
         if stopping:
             if processes.rank == 0:

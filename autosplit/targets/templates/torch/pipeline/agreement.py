@@ -47,8 +47,12 @@ def draw(make: Callable[[], Iterable[T]], seed: int) -> Iterator[T]:
             batches, fresh = iter(make()), True
 
 
-def check_alike(microbatches: Sequence[Microbatch], device: torch.device) -> None:
-    """Refuse a step for which the ranks have different data; all ranks call it.
+def check_alike(
+    microbatches: Sequence[Microbatch],
+    device: torch.device,
+    group: dist.ProcessGroup | None = None,
+) -> None:
+    """Refuse a step for which the ranks of a group have different data; all of them call it.
 
     Raises
     ------
@@ -57,8 +61,8 @@ def check_alike(microbatches: Sequence[Microbatch], device: torch.device) -> Non
     """
     mine = torch.tensor([_checksum(microbatches)], device=device)
     lowest, highest = mine.clone(), mine.clone()
-    dist.all_reduce(lowest, op=dist.ReduceOp.MIN)
-    dist.all_reduce(highest, op=dist.ReduceOp.MAX)
+    dist.all_reduce(lowest, op=dist.ReduceOp.MIN, group=group)
+    dist.all_reduce(highest, op=dist.ReduceOp.MAX, group=group)
     if int(lowest) != int(highest):
         raise PipelineError(
             "the ranks have different data: batches() in data.py must yield the same on each"

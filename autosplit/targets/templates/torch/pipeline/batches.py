@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from .errors import PipelineError
+from .replicas import Replicas
 from .routing import Routing, Value
 from .tree import flatten
 
@@ -37,15 +38,26 @@ class Microbatch:
         return tuple((name, tuple(t.shape), t.dtype) for name, t in self.inputs.items())
 
 
-def split_batch(
-    routing: Routing,
-    inputs: Any,
-    targets: Sequence[Any] = (),
-    microbatches: int = 1,
-    *,
-    size: int | None = None,
-) -> tuple[Microbatch, ...]:
-    """Divide a batch into micro-batches; the last may be smaller, none is lost.
+@dataclass(frozen=True)
+class Share:
+    """Which of ``count`` replicas takes its rows of a batch; by default there is one."""
+
+    index: int = 0
+    count: int = 1
+
+    def span(self, rows: int) -> tuple[int, int]:
+        """Return the first of its rows and their number; the first replicas take one more.
+
+        With fewer rows than replicas some run a row that another one counts: all must run.
+        """
+        least, more = divmod(rows, self.count)
+        number = least + (self.index < more)
+        first = self.index * least + min(self.index, more)
+        return first if number else self.index % rows, number
+
+
+def whole_batch(routing: Routing, inputs: Any, targets: Sequence[Any] = ()) -> Microbatch:
+    """Return a batch as one.
 
     Parameters
     ----------
@@ -55,25 +67,63 @@ def split_batch(
     targets
         Tensors with one row per row of the batch along dimension 0, or anything else, which
         every micro-batch sees whole.
-    microbatches
-        How many micro-batches; a batch with fewer rows gives one per row.
-    size
-        Rows of a micro-batch, instead of ``microbatches``.
 
     Raises
     ------
     PipelineError
-        If the inputs are not of the structure, shapes and dtypes the stages were made for.
+        If the inputs are not of the structure and dtypes the stages were made for.
     """
     tensors = flatten(routing.input_tree, _arguments(inputs))
     for name, tensor in tensors.items():
         _check_kind(name, tensor, routing.values[name])
-    rows = _rows(routing, tensors)
-    size = size or -(-rows // microbatches)
-    parts = {name: _divide(t, routing.values[name].batch_dim, size) for name, t in tensors.items()}
-    target_parts = [_divide_target(target, rows, size) for target in targets]
+    return Microbatch(tensors, tuple(targets), _rows(routing, tensors))
+
+
+def split_batch(
+    routing: Routing,
+    inputs: Any,
+    targets: Sequence[Any] = (),
+    microbatches: int = 1,
+    *,
+    size: int | None = None,
+) -> tuple[Microbatch, ...]:
+    """Divide a batch into micro-batches: ``divide`` of ``whole_batch``."""
+    return divide(routing, whole_batch(routing, inputs, targets), microbatches, size=size)
+
+
+def divide(
+    routing: Routing,
+    batch: Microbatch,
+    microbatches: int = 1,
+    *,
+    size: int | None = None,
+    share: Share = Share(),
+) -> tuple[Microbatch, ...]:
+    """Divide a batch into micro-batches; the last may be smaller, none is lost.
+
+    Parameters
+    ----------
+    microbatches
+        How many micro-batches; a batch with fewer rows gives one per row.
+    size
+        Rows of a micro-batch, instead of ``microbatches``.
+    share
+        Takes the rows of one replica alone. Where it has none, there is a micro-batch all the
+        same, of a row that counts nothing.
+
+    Raises
+    ------
+    PipelineError
+        If the inputs are not of the shapes the stages were made for.
+    """
+    first, rows = share.span(batch.rows)
+    span = (first, max(rows, 1))
+    size = size or -(-span[1] // microbatches)
+    dims = {name: routing.values[name].batch_dim for name in batch.inputs}
+    parts = {name: _divide(t, dims[name], span, size) for name, t in batch.inputs.items()}
+    target_parts = [_divide_target(target, batch.rows, span, size) for target in batch.targets]
     found = []
-    for number in range(-(-rows // size)):
+    for number in range(-(-span[1] // size)):
         part = Microbatch(
             inputs={name: _pick(pieces, number) for name, pieces in parts.items()},
             targets=tuple(_pick(pieces, number) for pieces in target_parts),
@@ -84,11 +134,20 @@ def split_batch(
     return tuple(found)
 
 
-def mean_loss(losses: Sequence[Tensor], microbatches: Sequence[Microbatch]) -> float:
-    """Return the mean of the micro-batches' losses, weighted by rows as in training."""
+def mean_loss(
+    losses: Sequence[Tensor],
+    microbatches: Sequence[Microbatch],
+    replicas: Replicas = Replicas(),  # noqa: B008 (never changed)
+) -> float:
+    """Return the mean of the micro-batches' losses, weighted by rows as in training.
+
+    The ranks with the last stage of all replicas call it.
+    """
     rows = [part.rows for part in microbatches]
     pairs = zip(losses, rows, strict=True)
-    return sum(float(loss) * count for loss, count in pairs) / sum(rows)
+    weighted = sum(float(loss) * count for loss, count in pairs)
+    total, count = replicas.totals(weighted, sum(rows))
+    return total / count
 
 
 def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -121,11 +180,13 @@ def _rows(routing: Routing, tensors: Mapping[str, Tensor]) -> int:
     return rows
 
 
-def _divide(tensor: Tensor, dim: int | None, size: int) -> Tensor | tuple[Tensor, ...]:
-    return tensor if dim is None else _slices(tensor, dim, size)
+def _divide(
+    tensor: Tensor, dim: int | None, span: tuple[int, int], size: int
+) -> Tensor | tuple[Tensor, ...]:
+    return tensor if dim is None else _slices(tensor, dim, span, size)
 
 
-def _divide_target(target: Any, rows: int, size: int) -> Any:
+def _divide_target(target: Any, rows: int, span: tuple[int, int], size: int) -> Any:
     if not isinstance(target, Tensor) or target.dim() == 0:
         return target
     if target.shape[0] != rows:
@@ -133,12 +194,14 @@ def _divide_target(target: Any, rows: int, size: int) -> Any:
             f"a target of shape {tuple(target.shape)} has {target.shape[0]} rows and the batch "
             f"{rows}: move the rows of the target to dimension 0"
         )
-    return _slices(target, 0, size)
+    return _slices(target, 0, span, size)
 
 
-def _slices(tensor: Tensor, dim: int, size: int) -> tuple[Tensor, ...]:
-    length = tensor.shape[dim]
-    return tuple(tensor.narrow(dim, i, min(size, length - i)) for i in range(0, length, size))
+def _slices(tensor: Tensor, dim: int, span: tuple[int, int], size: int) -> tuple[Tensor, ...]:
+    first, length = span
+    return tuple(
+        tensor.narrow(dim, first + i, min(size, length - i)) for i in range(0, length, size)
+    )
 
 
 def _pick(pieces: Any, number: int) -> Any:

@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import nn
 
 from .errors import PipelineError
 from .optimizer_state import load_optimizer, save_optimizer
+from .replicas import Replicas
 from .weights import load_stage, save_stage
 
 _STATE = "training.json"
@@ -84,12 +85,15 @@ class Checkpoints:
         Number of this process.
     keep
         How many checkpoints stay; None for all.
+    replicas
+        The first one writes.
     """
 
     stages: Mapping[int, nn.Module]
     optimizer: torch.optim.Optimizer | None
     rank: int
     keep: int | None = None
+    replicas: Replicas = field(default_factory=Replicas)
 
     def save(self, folder: Path, state: Mapping[str, Any]) -> None:
         """Write a checkpoint, which appears when it is whole; all ranks call it.
@@ -112,9 +116,10 @@ class Checkpoints:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
         dist.barrier()
+        write = self.replicas.index == 0
         for index, stage in self.stages.items():
-            save_stage(stage, index, partial)
-        save_optimizer(self.optimizer, self.stages, partial)
+            save_stage(stage, index, partial, write=write)
+        save_optimizer(self.optimizer, self.stages, partial, write=write)
         dist.barrier()
         if self.rank == 0:
             text = json.dumps(dict(state), indent=1) + "\n"

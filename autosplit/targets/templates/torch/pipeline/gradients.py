@@ -9,15 +9,24 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from .sharding import is_divided, local
 
-def gradient_norm(parameters: Iterable[nn.Parameter], device: torch.device) -> float:
+
+def gradient_norm(
+    parameters: Iterable[nn.Parameter], device: torch.device, replicas: int = 1
+) -> float:
     """Return the Euclidean norm over the parameters of all ranks; all ranks call it.
 
-    Each parameter of the model must be given by one rank alone.
+    Each parameter of the model must be given by one rank of a pipeline alone. The number is the
+    same on every rank to the last bit: replicas that scaled differently would drift apart.
     """
-    norms = [p.grad.detach().float().norm() for p in parameters if p.grad is not None]
-    squares = torch.stack(norms).double().square().sum() if norms else torch.zeros(())
-    total = squares.to(device, torch.float64)
+    found = [parameter for parameter in parameters if parameter.grad is not None]
+    norms = [local(p.grad).detach().float().norm() for p in found if p.grad is not None]
+    copies = [1.0 if is_divided(p) else float(replicas) for p in found]
+    total = torch.zeros((), device=device, dtype=torch.float64)
+    if norms:
+        squares = torch.stack(norms).double().square()
+        total += (squares / squares.new_tensor(copies)).sum()
     dist.all_reduce(total)
     return math.sqrt(value) if (value := float(total)) >= 0 else math.nan
 

@@ -18,12 +18,21 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from .errors import PipelineError
+from .sharding import divided_like
+from .weights import gathered
 
 
 def save_optimizer(
-    optimizer: torch.optim.Optimizer | None, stages: Mapping[int, nn.Module], folder: Path
+    optimizer: torch.optim.Optimizer | None,
+    stages: Mapping[int, nn.Module],
+    folder: Path,
+    *,
+    write: bool = True,
 ) -> None:
-    """Write the files of the stages of this rank."""
+    """Write the files of the stages of this rank.
+
+    Where replicas divide parameters all of them call it, and one is to write.
+    """
     for index, stage in stages.items():
         names: dict[Tensor, str] = {p: name for name, p in stage.named_parameters()}
         tensors: dict[str, Tensor] = {}
@@ -31,18 +40,19 @@ def save_optimizer(
         groups = []
         for group in optimizer.param_groups if optimizer is not None else ():
             settings = {key: value for key, value in group.items() if key != "params"}
-            found = [names[p] for p in group["params"] if p in names]
-            groups.append(
-                {"settings": {k: _number(v) for k, v in settings.items()}, "names": found}
-            )
+            held = [names[p] for p in group["params"] if p in names]
+            groups.append({"settings": {k: _number(v) for k, v in settings.items()}, "names": held})
         for parameter, state in optimizer.state.items() if optimizer is not None else ():
             for key, value in state.items() if parameter in names else ():
                 place = f"{key}/{names[parameter]}"
                 if isinstance(value, Tensor):
-                    tensors[place] = value.detach().contiguous()
+                    tensors[place] = value
                 else:
                     numbers[place] = value
-        save_file(tensors, folder / f"optimizer_{index}.safetensors")
+        found = gathered(tensors, keep=write)
+        if not write:
+            continue
+        save_file(found, folder / f"optimizer_{index}.safetensors")
         text = json.dumps({"numbers": numbers, "groups": groups}, indent=1)
         (folder / f"optimizer_{index}.json").write_text(text + "\n", encoding="utf-8")
 
@@ -78,6 +88,8 @@ def load_optimizer(
             key, _, name = place.partition("/")
             if name not in parameters or parameters[name] not in position:
                 raise PipelineError(f"{folder}: {place} belongs to no parameter of stage {index}")
+            if isinstance(value, Tensor):
+                value = divided_like(value, parameters[name])
             data["state"].setdefault(position[parameters[name]], {})[key] = value
     optimizer.load_state_dict(data)
 

@@ -66,15 +66,15 @@ def add_run_options(parser: argparse.ArgumentParser, routing: Routing) -> None:
         "--batch-size",
         type=positive,
         metavar="ROWS",
-        help="rows of one step (default: as many micro-batches as the plan has, "
-        f"of {run.microbatch_size} rows)",
+        help="rows of one step, over all replicas (default: as many micro-batches as the plan "
+        f"has, of {run.microbatch_size} rows, for each replica)",
     )
     parser.add_argument(
         "--microbatches",
         type=positive,
         default=run.microbatches,
         metavar="M",
-        help="micro-batches of one step (default: %(default)s)",
+        help="micro-batches of one step of each replica (default: %(default)s)",
     )
     parser.add_argument(
         "--schedule",
@@ -110,6 +110,7 @@ def add_run_options(parser: argparse.ArgumentParser, routing: Routing) -> None:
     )
 
 
-def rows_of(options: argparse.Namespace, routing: Routing) -> int:
-    """Return the rows of one step."""
-    return int(options.batch_size or options.microbatches * routing.run.microbatch_size)
+def rows_of(options: argparse.Namespace, routing: Routing, replicas: int) -> int:
+    """Return the rows of one step, over all replicas."""
+    default = replicas * options.microbatches * routing.run.microbatch_size
+    return int(options.batch_size or default)

@@ -6,13 +6,14 @@ import datetime
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from .errors import PipelineError
+from .replicas import Replicas, connect
 from .routing import Routing
 from .watch import start_watch, stop_watch
 
@@ -24,22 +25,30 @@ class Processes:
     Parameters
     ----------
     rank, world
-        Its number, and how many there are.
+        Its number, and how many there are, those of all replicas.
     device
         Device it computes on.
     stages
         Numbers of its stages.
+    replicas
+        The copies of the pipeline, and which of them it belongs to.
     """
 
     rank: int
     world: int
     device: torch.device
     stages: tuple[int, ...]
+    replicas: Replicas = field(default_factory=Replicas)
 
 
 @contextmanager
 def start(
-    routing: Routing, *, device: str = "auto", threads: int | None = None, timeout_s: float = 300.0
+    routing: Routing,
+    *,
+    device: str = "auto",
+    threads: int | None = None,
+    timeout_s: float = 300.0,
+    replicas: int | None = None,
 ) -> Iterator[Processes]:
     """Join the process group for the duration of a ``with`` block.
 
@@ -51,6 +60,9 @@ def start(
         Threads of each process on the CPU; None leaves it to torch.
     timeout_s
         Seconds after which a rank that waits for another gives up.
+    replicas
+        Copies of the pipeline; None for those of the environment variable REPLICAS, which
+        ``launch.sh`` sets, else those of the plan.
 
     Raises
     ------
@@ -58,10 +70,13 @@ def start(
         If the number of processes is not that of the plan, before anything is connected.
     """
     rank, world, local_rank, local_world = _environment()
-    needed = max(routing.run.ranks) + 1
+    copies = replicas or _replicas(routing)
+    ranks = max(routing.run.ranks) + 1
+    needed = copies * ranks
     if world != needed:
+        several = f" ({copies} replicas of {ranks})" if copies > 1 else ""
         raise PipelineError(
-            f"this pipeline needs {needed} processes and {world} were started: "
+            f"this pipeline needs {needed} processes{several} and {world} were started: "
             f"run ./launch.sh, or torchrun --nproc-per-node {needed}"
         )
     if threads is not None:
@@ -83,8 +98,8 @@ def start(
             f"rank {rank} of {world} could not reach the others within {timeout_s:g} s: {error}"
         ) from None
     start_watch(rank, world)
-    stages = tuple(k for k, owner in enumerate(routing.run.ranks) if owner == rank)
-    yield Processes(rank, world, chosen, stages)
+    stages = tuple(k for k, owner in enumerate(routing.run.ranks) if owner == rank % ranks)
+    yield Processes(rank, world, chosen, stages, connect(copies, ranks, chosen, timeout))
     stop_watch()
     # Not after an error: the others may be in the middle of a transfer, and it would wait.
     dist.destroy_process_group()
@@ -113,6 +128,13 @@ def _environment() -> tuple[int, int, int, int]:
         raise PipelineError(f"{missing[0]} is not set: start through ./launch.sh or torchrun")
     rank, world, local_rank, local_world = (int(os.environ[name]) for name in names)
     return rank, world, local_rank, local_world
+
+
+def _replicas(routing: Routing) -> int:
+    text = os.environ.get("REPLICAS") or str(routing.run.replicas)
+    if not text.isdecimal() or int(text) < 1:
+        raise PipelineError(f"REPLICAS={text} is no number of replicas")
+    return int(text)
 
 
 def _device(device: str, local_rank: int, local_world: int) -> torch.device:

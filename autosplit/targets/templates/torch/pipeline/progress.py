@@ -15,7 +15,7 @@ from .runner import Pipeline
 
 
 class Progress:
-    """Prints and records the steps; it speaks on the rank that has the losses.
+    """Prints and records the steps; it speaks on the first rank that has the losses.
 
     Parameters
     ----------
@@ -34,17 +34,20 @@ class Progress:
         data = json.loads(plan.read_text(encoding="utf-8"))
         self.predicted_s: float | None = data["step_s"] if comparable else None
         self.record: dict[str, list[float]] = {"losses": [], "step_s": []}
-        self._logs = _Logs(log_dir) if log_dir and pipeline.has_last else None
+        self._logs = _Logs(log_dir) if log_dir and pipeline.speaks else None
         self._rows = 0
         self._since = 0
 
     def step(
         self, step: int, total: int, loss: float, seconds: float, rows: int, **more: float
     ) -> None:
-        """Tell about one step; only the rank with the last stage knows its loss."""
+        """Tell about one step; only the rank with the last stage knows its loss.
+
+        Rows are those of all replicas.
+        """
         self.record["step_s"].append(seconds)
         self._rows = rows
-        if not self.pipeline.has_last:
+        if not self.pipeline.speaks:
             return
         self.record["losses"].append(loss)
         print(f"step {step}/{total}  loss {loss:.6f}  {seconds:.3f} s", flush=True)
@@ -53,7 +56,7 @@ class Progress:
 
     def evaluated(self, step: int, loss: float) -> None:
         """Tell the mean loss of an evaluation."""
-        if self.pipeline.has_last:
+        if self.pipeline.speaks:
             print(f"step {step}  evaluation loss {loss:.6f}", flush=True)
             if self._logs:
                 self._logs.write(step, {"evaluation_loss": loss})
@@ -63,7 +66,7 @@ class Progress:
         busiest = _busiest_stage(self.pipeline)
         recent = self.record["step_s"][self._since :]
         self._since = len(self.record["step_s"])
-        if not self.pipeline.has_last or not recent:
+        if not self.pipeline.speaks or not recent:
             return
         # The first step of a run also finds shapes and fills caches.
         seconds = median(recent[1:] or recent)
@@ -79,7 +82,7 @@ class Progress:
 
     def write(self, path: Path | None) -> None:
         """Write losses and step times as JSON."""
-        if path and self.pipeline.has_last:
+        if path and self.pipeline.speaks:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(self.record) + "\n", encoding="utf-8")
 
@@ -95,11 +98,14 @@ def _busiest_stage(pipeline: Pipeline) -> int | None:
     return int(seconds.argmax())
 
 
-def comparable(routing: Routing, rows: int, microbatches: int, accumulate: int) -> bool:
+def comparable(
+    routing: Routing, rows: int, microbatches: int, accumulate: int, replicas: int
+) -> bool:
     """Return whether a step has the size that the plan's prediction is for."""
     run = routing.run
-    planned = run.microbatches * run.microbatch_size
-    return accumulate == 1 and microbatches == run.microbatches and rows == planned
+    planned = run.replicas * run.microbatches * run.microbatch_size
+    sizes = (accumulate, microbatches, rows, replicas)
+    return sizes == (1, run.microbatches, planned, run.replicas)
 
 
 class _Logs:

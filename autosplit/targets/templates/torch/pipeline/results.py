@@ -9,6 +9,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from .sharding import whole
+
 
 def save_dump(
     stages: Mapping[int, nn.Module], losses: Sequence[Tensor], folder: Path, rank: int
@@ -31,4 +33,4 @@ def save_dump(
 
 
 def _plain(tensor: Tensor) -> Tensor:
-    return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+    return whole(tensor.detach()).cpu().clone(memory_format=torch.contiguous_format)

@@ -70,12 +70,18 @@ class Run:
         Defaults of the command line.
     microbatch_size
         Rows of one micro-batch in the plan.
+    replicas
+        Copies of the pipeline, each with rows of its own.
+    sharding
+        Whether replicas hold parameters whole ("replicate") or divided ("fsdp").
     """
 
     ranks: tuple[int, ...]
     schedule: str
     microbatches: int
     microbatch_size: int
+    replicas: int = 1
+    sharding: str = "replicate"
 
 
 @dataclass(frozen=True)
@@ -189,6 +195,8 @@ def _routing(data: Mapping[str, Any]) -> Routing:
             schedule=run["schedule"],
             microbatches=run["microbatches"],
             microbatch_size=run["microbatch_size"],
+            replicas=run.get("replicas", 1),
+            sharding=run.get("sharding", "replicate"),
         ),
     )
 

@@ -13,11 +13,13 @@ from torch import Tensor, nn
 
 from .batches import Microbatch
 from .errors import PipelineError
-from .gradients import gradient_norm
+from .gradients import gradient_norm, scale_gradients
 from .metadata import FakeChain, Meta
 from .relay import Relay
+from .replicas import Replicas
 from .routing import Routing
 from .schedules import Schedule, find_schedule, make_schedule
+from .sharding import DividedStage, Reduction, is_divided
 from .shared import SharedGradients
 from .torch_stage import TorchStage
 from .tree import rebuild
@@ -30,9 +32,10 @@ KEPT_SCHEDULES = 16
 class Pipeline:
     """Runs the stages of this rank together with the other ranks.
 
-    All ranks call the same methods with the same micro-batches; each one looks up the inputs
-    and targets it needs itself. ``step`` may be called several times before the optimizer, and
-    gradients add up.
+    All ranks of a pipeline call the same methods with the same micro-batches; each one looks up
+    the inputs and targets it needs itself. ``step`` may be called several times before the
+    optimizer, and gradients add up. Replicas call the same methods with micro-batches of their
+    own, one at least.
 
     Parameters
     ----------
@@ -52,6 +55,8 @@ class Pipeline:
         dtype of autocast for stages and loss; None for none.
     recompute
         Stages whose activations are computed again in backward.
+    replicas
+        The copies of the pipeline.
     """
 
     def __init__(
@@ -66,12 +71,14 @@ class Pipeline:
         split_backward: bool = True,
         autocast: torch.dtype | None = None,
         recompute: Collection[int] = (),
+        replicas: Replicas = Replicas(),  # noqa: B008 (never changed)
     ) -> None:
         self.routing = routing
         self.stages = dict(stages)
         self.device = device
         self.loss = loss
         self.schedule = schedule
+        self.replicas = replicas
         self.training = True
         self._autocast = partial(
             torch.autocast, device.type, dtype=autocast, enabled=autocast is not None
@@ -89,8 +96,13 @@ class Pipeline:
             )
             for k, stage in self.stages.items()
         }
+        self._reductions = {
+            k: Reduction(stage)
+            for k, stage in self.stages.items()
+            if any(map(is_divided, stage.parameters()))
+        }
         self._chain = FakeChain(routing, factories, device, self._autocast)
-        self._shared = SharedGradients(routing, self.stages, device)
+        self._shared = SharedGradients(routing, self.stages, device, replicas)
         self._schedules: OrderedDict[Any, tuple[Schedule, dict[str, Meta]]] = OrderedDict()
         self._running: Sequence[Microbatch] = ()
         self._weights: Sequence[float] = ()
@@ -101,6 +113,11 @@ class Pipeline:
     def has_last(self) -> bool:
         """Whether the last stage, and with it losses and outputs, is on this rank."""
         return len(self.routing.stages) - 1 in self.stages
+
+    @property
+    def speaks(self) -> bool:
+        """Whether this rank is the one that tells losses and writes outputs."""
+        return self.has_last and self.replicas.index == 0
 
     def train(self, mode: bool = True) -> None:
         """Switch dropout, BatchNorm and the like, as ``nn.Module.train`` does."""
@@ -130,18 +147,29 @@ class Pipeline:
             if stage in self.stages
         }
         counted = (p for p in self.parameters() if id(p) not in again)
-        return gradient_norm(counted, self.device)
+        return gradient_norm(counted, self.device, self.replicas.count)
+
+    def align_buffers(self, *, mean: bool = False) -> None:
+        """Give all replicas the buffers of the first, or means; all ranks call it."""
+        changed = (
+            stage.get_buffer(name)
+            for index, stage in self.stages.items()
+            for name in sorted(self._chain.statistics.get(index, ()))
+        )
+        self.replicas.align(changed, mean=mean)
 
     def zero_grad(self) -> None:
         """Drop the gradients of this rank."""
         for stage in self.stages.values():
             stage.zero_grad(set_to_none=True)
 
-    def step(self, microbatches: Sequence[Microbatch], weight: float = 1.0) -> list[Tensor]:
+    def step(
+        self, microbatches: Sequence[Microbatch], weight: float = 1.0, *, last: bool = True
+    ) -> list[Tensor]:
         """Run forward and backward; add to ``grad`` of the parameters.
 
         The loss of the step is the mean over the micro-batches, weighted by their rows, times
-        ``weight``.
+        ``weight``. The ``last`` step before the optimizer sums gradients over the replicas.
 
         Returns
         -------
@@ -151,14 +179,30 @@ class Pipeline:
         """
         if self.loss is None:
             raise PipelineError("training needs a loss")
-        rows = sum(part.rows for part in microbatches)
+        rows = sum(part.rows for part in microbatches) or 1
         self._losses = []
         self._shared.set_aside()
+        for reduction in self._reductions.values():
+            reduction.begin(len(microbatches) if last else 0)
         for parts in _alike(microbatches):
             self._weights = [weight * part.rows / rows for part in parts]
             self._run(parts, backward=True)
         self._shared.reduce()
+        if last:
+            self._sum_over_replicas()
         return self._losses
+
+    def _sum_over_replicas(self) -> None:
+        """Sum gradients; those of divided parameters are means already, of this rank's part."""
+        self._release()
+        count = self.replicas.count
+        divided = [p for p in self.parameters() if is_divided(p)]
+        scale_gradients(divided, float(count))
+        self.replicas.sum_gradients([p for p in self.parameters() if not is_divided(p)])
+
+    def _release(self) -> None:
+        for reduction in self._reductions.values():
+            reduction.release()
 
     @torch.no_grad()
     def infer(self, microbatches: Sequence[Microbatch]) -> list[dict[str, Tensor]]:
@@ -174,6 +218,7 @@ class Pipeline:
         for parts in _alike(microbatches):
             self._run(parts, backward=False)
             outputs += (self._named(sent) for sent in self._last_sent())
+        self._release()
         return outputs
 
     @torch.no_grad()
@@ -221,13 +266,16 @@ class Pipeline:
         return self._schedules[key]
 
     def _torch_stage(self, relay: Relay, metas: Mapping[str, Meta]) -> TorchStage:
-        return TorchStage(
+        reduction = self._reductions.get(relay.index)
+        kind = TorchStage if reduction is None else partial(DividedStage, reduction)
+        return kind(
             relay,
             relay.index,
             len(self.routing.stages),
             self.device,
             input_args=tuple(metas[name].example() for name in relay.received),
             output_args=tuple(metas[name].example() for name in relay.sent),
+            group=self.replicas.pipeline,
             # torch's own split loses gradients of some stages.
             dw_builder=_nothing_later if relay.later is None else relay.later.take,
         )

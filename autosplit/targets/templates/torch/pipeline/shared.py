@@ -8,7 +8,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from .replicas import Replicas
 from .routing import Routing
+from .sharding import local
 
 
 class SharedGradients:
@@ -25,16 +27,21 @@ class SharedGradients:
     """
 
     def __init__(
-        self, routing: Routing, stages: Mapping[int, nn.Module], device: torch.device
+        self,
+        routing: Routing,
+        stages: Mapping[int, nn.Module],
+        device: torch.device,
+        replicas: Replicas,
     ) -> None:
         self.copies: list[list[nn.Parameter]] = []
         self.groups: list[dist.ProcessGroup | None] = []
         self.device = device
+        self.pipeline = replicas.pipeline
         made: dict[tuple[int, ...], dist.ProcessGroup] = {}
         for shared in routing.shared:
             ranks = tuple(sorted({routing.run.ranks[stage] for stage, _ in shared.holders}))
             if len(ranks) > 1 and ranks not in made:
-                made[ranks] = dist.new_group(list(ranks))
+                made[ranks] = replicas.new_group(ranks)
             self.groups.append(made.get(ranks))
             held = (
                 stages[stage].get_parameter(name)
@@ -59,7 +66,7 @@ class SharedGradients:
             [sum(copy.grad is not None for copy in copies) for copies in self.copies],
             device=self.device,
         )
-        dist.all_reduce(counts)
+        dist.all_reduce(counts, group=self.pipeline)
         for copies, group, earlier, count in zip(
             self.copies, self.groups, self._earlier, counts.tolist(), strict=True
         ):
@@ -78,5 +85,6 @@ class SharedGradients:
             if copy.grad is not None:
                 total += copy.grad
         if group is not None:
-            dist.all_reduce(total, group=group)
+            # Copies are of one shape, so that where replicas divide them the same parts meet.
+            dist.all_reduce(local(total), group=group)
         return total

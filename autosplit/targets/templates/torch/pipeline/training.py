@@ -5,22 +5,23 @@ from __future__ import annotations
 import argparse
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from .agreement import check_alike
-from .batches import Microbatch, mean_loss, split_batch
+from .batches import Microbatch, mean_loss
 from .errors import PipelineError
+from .feed import Feed
 from .options import Parser, add_run_options, output_file, output_folder, positive
 from .precision import AUTOCAST
 from .rates import SCHEDULES
 from .recompute import planned
 from .routing import Routing
 from .runner import Pipeline
+from .sharding import SHARDINGS
 
 EVALUATION_BATCHES = 10
 
@@ -66,6 +67,20 @@ def training_options(routing: Routing, description: str | None) -> argparse.Name
         "--full-backward",
         action="store_true",
         help="under zero-bubble schedules compute gradients of weights at once, not later",
+    )
+    add(
+        "--sharding",
+        choices=SHARDINGS,
+        default=routing.run.sharding,
+        help="whether replicas hold parameters, gradients and optimizer state whole, or each a "
+        "part (FSDP) (default: %(default)s)",
+    )
+    add(
+        "--buffers",
+        choices=("first", "mean"),
+        default="first",
+        help="which statistics (BatchNorm) of the replicas are evaluated with and saved: those of "
+        "the first, or means (default: %(default)s)",
     )
     add(
         "--eval-every",
@@ -119,23 +134,6 @@ def seed_step(seed: int, step: int, rank: int) -> None:
     torch.manual_seed((seed * 1_000_003 + step) * 65_536 + rank)
 
 
-def draw_steps(
-    batches: Iterator[tuple[Any, tuple[Any, ...]]],
-    routing: Routing,
-    microbatches: int,
-    accumulate: int,
-    device: torch.device,
-) -> Iterator[list[tuple[Microbatch, ...]]]:
-    """Yield the micro-batches of one step after another, the same on every rank."""
-    while True:
-        drawn = [
-            split_batch(routing, inputs, targets, microbatches)
-            for inputs, targets in islice(batches, accumulate)
-        ]
-        check_alike([part for parts in drawn for part in parts], device)
-        yield drawn
-
-
 def run_step(
     pipeline: Pipeline, drawn: list[tuple[Microbatch, ...]], scale: float
 ) -> tuple[float, list[torch.Tensor]]:
@@ -148,12 +146,12 @@ def run_step(
         the last stage; else 0 and nothing.
     """
     flat = [part for parts in drawn for part in parts]
-    rows = sum(part.rows for part in flat)
+    (rows,) = pipeline.replicas.totals(sum(part.rows for part in flat))
     losses: list[torch.Tensor] = []
-    for parts in drawn:
+    for number, parts in enumerate(drawn, start=1):
         share = sum(part.rows for part in parts) / rows
-        losses += pipeline.step(parts, share * scale)
-    return (mean_loss(losses, flat) if losses else 0.0), losses
+        losses += pipeline.step(parts, share * scale, last=number == len(drawn))
+    return (mean_loss(losses, flat, pipeline.replicas) if losses else 0.0), losses
 
 
 def check_loss(loss: float, step: int, options: argparse.Namespace) -> None:
@@ -171,26 +169,23 @@ def check_loss(loss: float, step: int, options: argparse.Namespace) -> None:
 
 
 def evaluate(
-    pipeline: Pipeline,
-    routing: Routing,
-    batches: Iterable[tuple[Any, tuple[Any, ...]]],
-    microbatches: int,
+    pipeline: Pipeline, feed: Feed, batches: Iterable[tuple[Any, tuple[Any, ...]]]
 ) -> float:
-    """Return the mean loss over batches in eval mode, on the rank that has the last stage."""
+    """Return the mean loss over batches in eval mode, on the ranks that have the last stage."""
     pipeline.train(False)
     flat: list[Microbatch] = []
     losses: list[torch.Tensor] = []
     for inputs, targets in islice(batches, EVALUATION_BATCHES):
-        parts = split_batch(routing, inputs, targets, microbatches)
+        parts = feed.parts(inputs, targets)
         losses += pipeline.evaluate(parts)
         flat += parts
     pipeline.train(True)
     if not flat:
         raise PipelineError("eval_batches() in data.py yields nothing")
-    return mean_loss(losses, flat) if losses else 0.0
+    return mean_loss(losses, flat, pipeline.replicas) if losses else 0.0
 
 
-def evaluation_batches(data: Any) -> Callable[[int], Iterable[Any]]:
+def evaluation_batches(data: Any) -> Callable[..., Iterable[Any]]:
     """Return ``eval_batches`` of data.py.
 
     Raises
@@ -198,7 +193,7 @@ def evaluation_batches(data: Any) -> Callable[[int], Iterable[Any]]:
     PipelineError
         If it has none.
     """
-    found: Callable[[int], Iterable[Any]] | None = getattr(data, "eval_batches", None)
+    found: Callable[..., Iterable[Any]] | None = getattr(data, "eval_batches", None)
     if found is None:
         raise PipelineError("--eval-every needs eval_batches(batch_size) in data.py")
     return found

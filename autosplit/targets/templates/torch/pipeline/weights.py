@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from .errors import PipelineError
+from .sharding import local, part_of, whole
 from .tensorfiles import SafetensorsFiles, TensorInfo, listed
 
 
@@ -40,17 +41,28 @@ def load_stage(stage: nn.Module, index: int, folder: str | Path) -> None:
         fill(buffers, place / f"buffers_{index}.safetensors")
 
 
-def save_stage(stage: nn.Module, index: int, folder: str | Path) -> None:
-    """Write what ``load_stage`` reads."""
+def save_stage(stage: nn.Module, index: int, folder: str | Path, *, write: bool = True) -> None:
+    """Write what ``load_stage`` reads.
+
+    Where replicas divide parameters all of them call it, and one is to write.
+    """
     place = Path(folder)
-    save_file(_dense(stage_tensors(stage)), place / f"stage_{index}.safetensors")
+    tensors = gathered(stage_tensors(stage), keep=write)
     buffers = dict(_hidden_buffers(stage))
-    if buffers:
-        save_file(_dense(buffers), place / f"buffers_{index}.safetensors")
+    if write:
+        save_file(tensors, place / f"stage_{index}.safetensors")
+    if write and buffers:
+        save_file(gathered(buffers), place / f"buffers_{index}.safetensors")
 
 
-def _dense(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.contiguous() for name, tensor in tensors.items()}
+def gathered(tensors: Mapping[str, Tensor], *, keep: bool = True) -> dict[str, Tensor]:
+    """Return tensors whole and dense; without ``keep``, help other replicas to theirs."""
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        full = whole(tensor.detach())
+        if keep:
+            found[name] = full.contiguous()
+    return found
 
 
 def fill(tensors: dict[str, Tensor], path: Path) -> None:
@@ -62,7 +74,7 @@ def fill(tensors: dict[str, Tensor], path: Path) -> None:
         if found != needed:
             raise PipelineError(f"{path}: {name} is {found}; the stage needs {needed}")
         with torch.no_grad():
-            tensor.copy_(file.read(name))
+            local(tensor).copy_(part_of(file.read(name), tensor))
 
 
 def _hidden_buffers(stage: nn.Module) -> Iterator[tuple[str, Tensor]]:
