@@ -33,12 +33,21 @@ class Constraints:
         Pairs of sets of groups: no stage holds groups of both.
     alone
         Groups whose stage holds nothing else.
+    start
+        Stages of the groups in a known plan, with which a search may start.
     """
 
     groups: tuple[tuple[int, ...], ...]
     fixed: tuple[tuple[int, int], ...] = ()
     apart: tuple[Pair, ...] = ()
     alone: tuple[int, ...] = ()
+    start: tuple[int, ...] | None = None
+
+    def from_plan(self, stage_of: Sequence[int]) -> Constraints:
+        """Return the same with the stages of a plan as the start, if it grants every wish."""
+        if not self.met_by(stage_of):
+            return self
+        return replace(self, start=tuple(stage_of[group[0]] for group in self.groups))
 
     def met_by(self, stage_of: Sequence[int]) -> bool:
         """Return whether the stages of the layers grant every wish."""

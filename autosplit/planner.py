@@ -58,7 +58,8 @@ def plan(
     layers = graph.build(profile)
     task = Task(layers, _times(layers, profiles or {}))
     given = None if improve is None else task.given(request, improve)
-    found = task.answer(request, cross_check=cross_check, explain=explain)
+    start = None if given is None else given.stage_of
+    found = task.answer(request, cross_check=cross_check, explain=explain, start=start)
     found = _with_price_of_blocks(task, request, found)
     if given is not None:
         found = _no_worse(found, given, constraints.read(layers, request))
@@ -109,10 +110,20 @@ class Task:
     times: Mapping[str, LayerTimes]
 
     def answer(
-        self, request: PlanRequest, *, cross_check: bool = False, explain: bool = True
+        self,
+        request: PlanRequest,
+        *,
+        cross_check: bool = False,
+        explain: bool = True,
+        start: Sequence[int] | None = None,
     ) -> Answer:
-        """Return the best plan for a request, or raise what ``plan`` raises."""
+        """Return the best plan for a request, or raise what ``plan`` raises.
+
+        The search begins with the stages of ``start``, where they grant the wishes.
+        """
         model, wishes, devices = self._pose(request)
+        if start is not None:
+            wishes = wishes.from_plan(start)
         fit.refuse_large_layer(model, devices)
         found = assign(model, wishes, request, devices=devices, cross_check=cross_check)
         if isinstance(found, Failure):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Sequence
 
 from autosplit.errors import AutosplitError
 from autosplit.solvers.base import SOLVERS, ChainProblem, Solution
 from autosplit.solvers.bounds import any_plan, best_of_orders
 from autosplit.solvers.evaluate import evaluate
 from autosplit.solvers.instance import Instance
+from autosplit.solvers.recompute import cheapest_recomputation
 
 AGREE = 1e-6
 """Relative difference up to which two proven objectives agree."""
@@ -24,6 +26,7 @@ def solve(
     time_limit_s: float = 60.0,
     gap: float = 0.0,
     cross_check: bool = False,
+    start: Sequence[int] | None = None,
 ) -> Solution:
     """Answer a chain problem.
 
@@ -40,6 +43,9 @@ def solve(
         Relative distance between plan and bound that is good enough.
     cross_check
         Whether to solve twice, by dynamic program and by ILP.
+    start
+        Stages of the nodes in a known plan: the search looks for better ones only. Ignored where
+        that plan breaks a rule, or the order of devices is free.
 
     Returns
     -------
@@ -56,19 +62,34 @@ def solve(
     started = time.monotonic()
     if solver != "auto":
         SOLVERS[solver]  # refuses an unknown name before any work
+    known = _known(problem, start)
     if cross_check:
         answer = _cross_check(problem, time_limit_s, gap)
     elif solver in ("auto", "dp"):
         share = DP_SHARE if solver == "auto" else 1.0
-        answer = _attempt("dp", problem, time_limit_s * share, gap, None)
+        answer = _attempt("dp", problem, time_limit_s * share, gap, known)
         left = time_limit_s - (time.monotonic() - started)
         if solver == "auto" and not _done(answer, gap) and left > 0:
             answer = _better(answer, _attempt("ilp", problem, left, gap, answer))
     else:
         first = _incumbent(problem, started + time_limit_s / 4)
+        if known is not None and known.objective_s < first.objective_s:
+            first = known
         left = time_limit_s - (time.monotonic() - started)
         answer = _better(first, _attempt(solver, problem, left, gap, first))
     return dataclasses.replace(answer, solver_s=time.monotonic() - started)
+
+
+def _known(problem: ChainProblem, start: Sequence[int] | None) -> Solution | None:
+    """Return a known plan as a solution, if it is valid."""
+    if start is None or problem.kinds:
+        return None
+    again = cheapest_recomputation(problem, start)
+    result = evaluate(problem, start, (), again)
+    if result.violations:
+        return None
+    value = result.objective_s
+    return Solution(tuple(start), value, 0.0, "feasible", "given", 0.0, recompute=again)
 
 
 def _incumbent(problem: ChainProblem, deadline: float) -> Solution:

@@ -171,6 +171,18 @@ def test_no_time_still_gives_an_answer() -> None:
     assert 0 < answer.bound_s <= answer.objective_s
 
 
+@pytest.mark.parametrize("solver", ["auto", "dp", "ilp"])
+def test_the_search_starts_with_a_known_plan(solver: str) -> None:
+    problem = chain(40, 5)
+    best = solve(problem)
+    answer = solve(problem, solver, time_limit_s=0.0, start=best.stage_of)
+    assert answer.objective_s == best.objective_s
+    poor = solve(problem, solver, start=(0,) * 36 + (1, 2, 3, 4))
+    assert poor.objective_s == pytest.approx(best.objective_s)
+    broken = solve(problem, solver, start=(1,) + (0,) * 35 + (1, 2, 3, 4))
+    assert broken.objective_s == pytest.approx(best.objective_s)
+
+
 def test_too_little_memory_is_proven_infeasible() -> None:
     problem = chain(static_bytes=(10.0,) * 8, budget_bytes=(5.0,) * 3)
     assert solve(problem).status == "infeasible"
