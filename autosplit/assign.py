@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from autosplit import chain, solvers, ties
+from autosplit import chain, repair, solvers, ties
 from autosplit.constraints import Constraints
 from autosplit.cost import CostModel, PlanCost
 from autosplit.devices import Devices
@@ -259,7 +259,7 @@ def _solve(
         stopped = "chunks"
     fitting: list[Answer] = []
     tightened = variant
-    for repair in range(_REPAIRS):
+    for attempt in range(_REPAIRS):
         if solution.stage_of is None:
             break
         found = _checked(variant, wishes, request, solution, bound_s)
@@ -267,8 +267,10 @@ def _solve(
             fitting.append(replace(found, stopped=stopped))
             break
         stopped = stopped or "memory"
+        if request.recompute == "auto":
+            fitting.append(replace(_with_room(found), stopped=stopped))
         left_s = deadline - time.monotonic()
-        if repair == 0:
+        if attempt == 0:
             cautious = ask(variant.cautious(), left_s / 2)
             if cautious.stage_of is not None:
                 wary = _checked(variant, wishes, request, cautious, bound_s)
@@ -315,6 +317,13 @@ def _checked(
         solution.notes,
         solution=solution,
     )
+
+
+def _with_room(found: Answer) -> Answer:
+    """Return a plan with more layers recomputed, where that makes it fit."""
+    recompute = repair.with_room(found.model, found.stage_of, found.recompute)
+    cost = found.model.evaluate(found.stage_of, recompute)
+    return replace(found, recompute=recompute, cost=cost)
 
 
 def _by_layer(wishes: Constraints, stage_of: Iterable[int]) -> tuple[int, ...]:

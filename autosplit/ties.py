@@ -1,82 +1,45 @@
 """Among plans of equal worth, the one a person would choose.
 
 Many cuts cost the same: then the one over which fewer bytes cross is better, and after that the
-one between modules rather than inside of one. A second problem says so with prices too small to
-change which plans are best.
+one between modules rather than inside of one.
 """
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
 from autosplit.graph import Graph
-from autosplit.solvers.base import ChainProblem, Link, Net
-
-PRICES = (1e-4, 1e-7)
-"""Shares of the objective that a typical value costs over all boundaries, where links are free.
-
-The first is well above the tolerances of solvers; where it is too high to leave the best plans
-the best, the second may do.
-"""
-
-_MODULE = 0.1
-"""Price of dividing a module, against that of a typical value."""
-
-_BOTTLENECK_FIRST = 100
-"""Micro-batches with which the sum of loads counts little beside the bottleneck."""
+from autosplit.solvers.base import ChainProblem, Net, Solution
+from autosplit.solvers.least_crossing import least_crossing
 
 
-def with_taste(
+def tasteful(
     problem: ChainProblem,
+    known: Solution,
     graph: Graph,
     groups: Sequence[Sequence[int]],
-    objective_s: float,
-    price: float,
-) -> ChainProblem | None:
-    """Return the problem with small prices for bytes and for divided modules.
+    time_limit_s: float,
+) -> Solution | None:
+    """Return a plan of equal worth with better cuts, or None where none is found.
 
     Parameters
     ----------
-    problem
-        The problem as it was solved.
+    problem, known
+        The problem and the best plan for it.
     graph, groups
         What its nodes stand for.
-    objective_s
-        Its best objective.
-    price
-        One of ``PRICES``.
-
-    Returns
-    -------
-    ChainProblem or None
-        None where prices would not add up: devices in free order, overlapped transfers, one
-        stage, times of zero.
+    time_limit_s
+        Seconds after which the search gives up.
     """
-    unpriced = problem.kinds or problem.overlap or problem.num_stages == 1 or not objective_s
-    volumes = [net.volume for net in problem.nets if net.volume]
-    if unpriced or not volumes:
+    if problem.num_stages == 1:
         return None
-    slowest = max((link.s_per_byte for link in problem.links), default=0.0)
-    per_boundary = objective_s / problem.num_stages
-    if problem.objective == "step":
-        # A load counts M times where it is the largest.
-        per_boundary /= problem.microbatches
-    links = problem.links
-    if not slowest:
-        slowest = price * per_boundary / statistics.median(volumes)
-        links = tuple(Link(slowest, link.latency_s) for link in links)
-    volume = _MODULE * price * per_boundary / slowest
-    modules = tuple(Net(pins=pins, volume=volume) for pins in _modules(graph, groups))
-    lexicographic = problem.objective == "bottleneck"
-    return replace(
-        problem,
-        links=links,
-        nets=problem.nets + modules,
-        objective="step",
-        microbatches=_BOTTLENECK_FIRST if lexicographic else problem.microbatches,
-    )
+    modules = tuple(Net(pins, volume=0.0, messages=0) for pins in _modules(graph, groups))
+    # Bytes are whole numbers: one of them outweighs all modules that may be divided.
+    per_byte = 1.0 + len(modules) * (problem.num_stages - 1)
+    prices = [*(net.volume * per_byte for net in problem.nets), *(1.0 for _ in modules)]
+    with_modules = replace(problem, nets=problem.nets + modules)
+    return least_crossing(with_modules, known, prices, time_limit_s)
 
 
 def _modules(graph: Graph, groups: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:

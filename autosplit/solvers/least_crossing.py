@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from autosplit.solvers.base import ChainProblem, DeviceKind, Solution
-from autosplit.solvers.chain_dp import ChainSearch, Key, Move, State
+from autosplit.solvers.chain_dp import ChainPlan, ChainSearch, Key, Move, State
 from autosplit.solvers.cuts import CutSource, TooManyError
 from autosplit.solvers.downsets import AllCuts
 from autosplit.solvers.evaluate import Evaluation, evaluate
@@ -34,7 +34,7 @@ _EQUAL = 1e-9
 """Relative difference of loads, and of objectives, that counts as none."""
 
 _SHARE = 1e-10
-"""Share of the sum of loads that all prices together make up where that sum is minimal too."""
+"""Share of the sum of loads that all prices make up where the sum is minimised first."""
 
 
 def least_crossing(
@@ -63,15 +63,11 @@ def least_crossing(
     settled = _recomputed(problem, known.recompute)
     inst = Instance(settled)
     for source in _sources(inst, known.stage_of, deadline):
-        try:
-            plan = _Search(inst, source, before, prices, deadline).run()
-        except TooManyError:
-            continue
+        plan = _cheapest(inst, source, before, prices, deadline)
         if plan is not None and (found := price(problem, plan.stage_of, prices)) < least:
             kinds = plan.kind_of if problem.kinds else ()
-            if _as_good(evaluate(settled, plan.stage_of, kinds), before):
-                best, least = replace(known, stage_of=plan.stage_of, kind_of=kinds), found
-        if isinstance(source, AllCuts):
+            best, least = replace(known, stage_of=plan.stage_of, kind_of=kinds), found
+        if isinstance(source, AllCuts) and plan is not None:
             break
     return best
 
@@ -86,7 +82,29 @@ def price(problem: ChainProblem, stage_of: Sequence[int], prices: Sequence[float
     return total
 
 
-def _as_good(found: Evaluation, known: Evaluation) -> bool:
+def _cheapest(
+    inst: Instance,
+    source: CutSource,
+    known: Evaluation,
+    prices: Sequence[float],
+    deadline: float,
+) -> ChainPlan | None:
+    """Return the cheapest plan over some boundaries that is as good as the known one.
+
+    Mostly the sum of loads falls with what crosses; where it does not, it has to be minimised.
+    """
+    for sums in (False, True) if inst.problem.objective == "step" else (False,):
+        try:
+            plan = _Search(inst, source, known, prices, sums, deadline).run()
+        except TooManyError:
+            return None
+        if plan is not None and _as_good(inst.problem, plan, known):
+            return plan
+    return None
+
+
+def _as_good(problem: ChainProblem, plan: ChainPlan, known: Evaluation) -> bool:
+    found = evaluate(problem, plan.stage_of, plan.kind_of if problem.kinds else ())
     return not found.violations and found.objective_s <= known.objective_s * (1 + _EQUAL)
 
 
@@ -131,13 +149,14 @@ class _Search(ChainSearch):
         source: CutSource,
         known: Evaluation,
         prices: Sequence[float],
+        sums: bool,
         deadline: float,
     ) -> None:
         super().__init__(inst, source, max(known.loads_s) * (1 + _EQUAL), deadline=deadline)
         self.prices = np.array([prices], float)
-        self.sums = inst.problem.objective == "step"
+        self.sums = sums
         whole = float(self.prices.sum()) * inst.num_stages
-        self.unit = _SHARE * sum(known.loads_s) / whole if self.sums and whole else 1.0
+        self.unit = _SHARE * sum(known.loads_s) / whole if sums and whole else 1.0
 
     def _advance(
         self, pairs: Pairs, states: dict[Key, State], moves: list[Move]
