@@ -254,7 +254,13 @@ class Highs(_PulpSolver):
         return all(importlib.util.find_spec(name) for name in ("pulp", "highspy"))
 
     def run(self, program: Any, time_limit_s: float, gap: float) -> _Outcome:
-        """Solve and read the bound from the solver object."""
+        """Solve and read the bound from the solver object.
+
+        Raises
+        ------
+        RuntimeError
+            If HiGHS stops with an error of its own, which PuLP does not tell.
+        """
         import pulp
 
         solver = pulp.HiGHS(msg=False, threads=1, gapRel=gap, timeLimit=time_limit_s)
@@ -262,7 +268,10 @@ class Highs(_PulpSolver):
             program.solve(solver)
         bound = -math.inf
         with contextlib.suppress(AttributeError):
-            bound = float(program.solverModel.getInfo().mip_dual_bound)
+            model = program.solverModel
+            if "Error" in model.getModelStatus().name:
+                raise RuntimeError(model.getModelStatus().name)
+            bound = float(model.getInfo().mip_dual_bound)
         return _Outcome(_status(program), bound)
 
 
@@ -305,9 +314,19 @@ class BestIlp:
         gap: float = 0.0,
         incumbent: Solution | None = None,
     ) -> Solution:
-        """Answer with the faster one of the two that are there."""
-        chosen = Highs() if Highs.is_available() else Cbc()
-        return chosen.solve(problem, time_limit_s=time_limit_s, gap=gap, incumbent=incumbent)
+        """Answer with the faster one of the two that are there, with the other where it fails."""
+        if not Highs.is_available():
+            return Cbc().solve(problem, time_limit_s=time_limit_s, gap=gap, incumbent=incumbent)
+        started = time.monotonic()
+        try:
+            return Highs().solve(problem, time_limit_s=time_limit_s, gap=gap, incumbent=incumbent)
+        except AutosplitError as error:
+            left_s = time_limit_s - (time.monotonic() - started)
+            if left_s <= 0 or not Cbc.is_available():
+                raise
+            answer = Cbc().solve(problem, time_limit_s=left_s, gap=gap, incumbent=incumbent)
+            note = f"{error.message} ({error.cause}), and cbc took its place"
+            return dataclasses.replace(answer, notes=(*answer.notes, note))
 
 
 def _status(program: Any) -> Status:
