@@ -8,6 +8,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from autosplit.constraints import spelled
 from autosplit.readers import WorkloadPlan
 from autosplit.report.bars import bar, heat
 from autosplit.report.paths import summarize
@@ -45,9 +46,11 @@ def _plan_facts(plan: Plan) -> list[tuple[str, RenderableType]]:
         link += " (assumed: give --bandwidth and --latency)"
     if request.overlap:
         link += ", beside compute"
+    wishes = ", ".join(text for text, _ in spelled(request))
     return [
         ("model", Text(model_name(plan.model))),
         ("pipeline", _pipeline(plan)),
+        *([("wishes", Text(wishes))] if wishes else []),
         ("micro-batches", f"{request.microbatches} a step"),
         ("links", link),
         (
