@@ -88,13 +88,13 @@ def problem(
     )
     if not bounded:
         return plain
-    static, shared = _static(model, group_of, len(groups))
+    static, shared = _static(model, group_of, len(groups), cautious)
     return replace(
         plain,
         static_bytes=static,
         shared=shared,
         saved_bytes=saved,
-        workspace_bytes=tuple(float(model.memory.workspace_bytes(group, ())) for group in groups),
+        workspace_bytes=_workspace(model, groups, cautious),
         budget_bytes=() if kinds else _budgets(model, cautious),
         boundary_factor=_buffers(model, cautious),
         recompute_s=again if recompute == "auto" else (),
@@ -168,10 +168,24 @@ def _nets(model: CostModel, group_of: dict[int, int]) -> tuple[Net, ...]:
     )
 
 
+def _workspace(model: CostModel, groups: Groups, cautious: bool) -> tuple[float, ...]:
+    """Return what each group needs for a moment; for the update of its state if cautious."""
+    memory = model.memory
+    needs = [memory.workspace_bytes(group, ()) for group in groups]
+    if cautious and not memory.updates_together:
+        for number, members in enumerate(map(set, groups)):
+            states = [state for state in model.graph.states if members.intersection(state.layers)]
+            needs[number] = max(needs[number], memory.update_bytes(states))
+    return tuple(map(float, needs))
+
+
 def _static(
-    model: CostModel, group_of: dict[int, int], count: int
+    model: CostModel, group_of: dict[int, int], count: int, cautious: bool
 ) -> tuple[tuple[float, ...], tuple[Shared, ...]]:
-    """Return the bytes of state per group, and of state and inputs that several groups use."""
+    """Return the bytes of state per group, and of state and inputs that several groups use.
+
+    An update of all parameters at once is part of them if cautious.
+    """
     own = [0.0] * count
     shared: dict[tuple[int, ...], float] = defaultdict(float)
 
@@ -182,8 +196,10 @@ def _static(
         elif users:
             shared[users] += nbytes
 
+    memory = model.memory
     for state in model.graph.states:
-        charge(state.layers, sum(model.memory.state_bytes([state])))
+        update = memory.update_bytes([state]) if cautious and memory.updates_together else 0
+        charge(state.layers, sum(memory.state_bytes([state])) + update)
     for value in model.graph.values:
         if value.producer is None:
             charge(value.consumers, model.schedule.microbatches * value.nbytes)

@@ -79,6 +79,8 @@ class Graph:
         Whether a step has a backward pass.
     offset_s
         Cost of entering one layer alone, which sums over layers of a stage count too often.
+    device
+        Kind of the device it was measured on, "cpu" or "cuda".
     """
 
     layers: tuple[LayerProfile, ...]
@@ -88,6 +90,7 @@ class Graph:
     edges: tuple[tuple[int, int], ...]
     training: bool
     offset_s: float
+    device: str = "cpu"
 
     def __len__(self) -> int:
         return len(self.layers)
@@ -182,6 +185,7 @@ def build(profile: Profile) -> Graph:
         edges=tuple(sorted((rank[names[u]], rank[names[v]]) for u, v in edges)),
         training=profile.training,
         offset_s=profile.whole.offset_s if profile.whole else 0.0,
+        device=profile.device.kind,
     )
 
 

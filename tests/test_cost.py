@@ -179,6 +179,21 @@ def shared_storage():
     return dataclasses.replace(measured, layers=layers, values=values)
 
 
+@pytest.mark.parametrize(
+    ("kind", "optimizer", "needed"),
+    [("cpu", "adam", 200), ("cuda", "adam", 160), ("cpu", "momentum", 0), ("cuda", "adagrad", 320)],
+)
+def test_the_optimizer_needs_memory_when_activations_are_gone(kind, optimizer, needed):
+    measured = profile([1] * 2, saved_bytes=[10, 20], param_bytes=[100, 60])
+    device = dataclasses.replace(measured.device, kind=kind)
+    measured = dataclasses.replace(measured, device=device)
+    cost = model(measured, 1, 1, optimizer=optimizer, memory_bytes=10**6)
+    memory = cost.evaluate((0, 0)).stages[0].memory
+    assert memory.activations_bytes + memory.workspace_bytes == max(needed, 30 + 1)
+    posed = chain.problem(cost, [[0], [1]], cautious=True)
+    assert evaluate(posed, (0, 0)).memory_bytes[0] >= memory.total_bytes
+
+
 def test_a_storage_counts_once_in_a_stage():
     cost = model(shared_storage(), 1, 1).evaluate((0, 0, 0))
     assert cost.stages[0].activation_bytes == 64 + 1

@@ -2,7 +2,8 @@
 
 A stage holds its state, gradients and optimizer state, the activations of the micro-batches in
 flight, the buffers in which the runtime receives every micro-batch of a step, and the largest
-workspace of a layer.
+workspace of a layer. When activations are gone the optimizer takes its step, and what that needs
+for a moment can be more than they were.
 """
 
 from __future__ import annotations
@@ -23,6 +24,17 @@ OPTIMIZER_COPIES: dict[str, int] = {
 }
 """Tensors of the size of each trained parameter that an optimizer keeps."""
 
+_UPDATE_COPIES: dict[str, tuple[int, int]] = {
+    "sgd": (0, 0),
+    "momentum": (0, 0),
+    "adagrad": (1, 2),
+    "rmsprop": (1, 1),
+    "adam": (2, 1),
+    "adamw": (2, 1),
+}
+"""Tensors that a step of torch's optimizers makes for a moment: of the size of the parameter at
+hand where they update one after another (CPU), of all of them where all at once (``foreach``)."""
+
 
 @dataclass(frozen=True)
 class MemoryModel:
@@ -34,18 +46,25 @@ class MemoryModel:
         The layers.
     optimizer
         Name in ``OPTIMIZER_COPIES``.
+    shards
+        Replicas over which parameters and optimizer state are divided (FSDP). During a step
+        each of them holds its stages' parameters and gradients whole all the same: they are
+        gathered for the first micro-batch and reduced after the last.
     """
 
     graph: Graph
     optimizer: str
+    shards: int = 1
 
     # ------------------------------------------------------------ state
 
     def state_bytes(self, states: Collection[State]) -> tuple[int, int, int]:
         """Return the bytes of states, of their gradients, and of their optimizer state."""
         trained = sum(state.nbytes for state in states if state.trainable)
-        copies = OPTIMIZER_COPIES[self.optimizer]
-        return sum(state.nbytes for state in states), trained, copies * trained
+        # Divided parameter by parameter, so that stages add up.
+        part = sum(-(-state.nbytes // self.shards) for state in states if state.trainable)
+        held = sum(state.nbytes for state in states) + (part if self.shards > 1 else 0)
+        return held, trained, OPTIMIZER_COPIES[self.optimizer] * part
 
     def states_by_stage(self, stage_of: Sequence[int], count: int) -> list[list[State]]:
         """Return the states each stage holds; what no layer uses is carried by stage 0."""
@@ -54,6 +73,19 @@ class MemoryModel:
             for stage in sorted({stage_of[layer] for layer in state.layers} or {0}):
                 held[stage].append(state)
         return held
+
+    @property
+    def updates_together(self) -> bool:
+        """Whether the optimizer updates all parameters at once, as torch does on a GPU."""
+        return self.graph.device != "cpu"
+
+    def update_bytes(self, states: Collection[State]) -> int:
+        """Return what the optimizer needs for a moment to update some states."""
+        trained = [state.nbytes for state in states if state.trainable]
+        each, together = _UPDATE_COPIES[self.optimizer]
+        if self.updates_together:
+            return together * -(-sum(trained) // self.shards)
+        return each * -(-max(trained, default=0) // self.shards)
 
     # ------------------------------------------------------------ activations
 
@@ -148,17 +180,24 @@ class MemoryModel:
             default=0,
         )
 
+    def transient_bytes(
+        self,
+        layers: Collection[int],
+        recompute: Collection[int],
+        states: Collection[State],
+        activations: int,
+    ) -> int:
+        """Return what a stage needs for a moment beyond its activations.
+
+        It is the largest workspace, or what the optimizer needs beyond the memory that
+        activations have left.
+        """
+        workspace = self.workspace_bytes(layers, recompute)
+        return max(workspace, self.update_bytes(states) - activations)
+
     def least_bytes(self, layer: int, in_flight: int) -> int:
         """Return what a stage of this layer alone needs, transfers and inputs left out."""
+        states = [state for state in self.graph.states if layer in state.layers]
         activations = in_flight * self.saved_bytes[layer]
-        state = sum(self.state_bytes(self._states_of[layer]))
-        return state + activations + self.workspace_bytes([layer], ())
-
-    @cached_property
-    def _states_of(self) -> list[list[State]]:
-        """States that each layer uses."""
-        used: list[list[State]] = [[] for _ in range(len(self.graph))]
-        for state in self.graph.states:
-            for layer in state.layers:
-                used[layer].append(state)
-        return used
+        transient = self.transient_bytes([layer], (), states, activations)
+        return sum(self.state_bytes(states)) + activations + transient

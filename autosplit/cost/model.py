@@ -138,6 +138,9 @@ class CostModel:
     replicas, replica_link
         Copies of the pipeline that train on other data and sum their gradients after a step,
         and the link between them.
+    divided
+        Whether replicas divide parameters and optimizer state (FSDP). What they gather and
+        reduce in a step is as much as they would sum.
     """
 
     graph: Graph
@@ -149,6 +152,7 @@ class CostModel:
     objective: Literal["bottleneck", "step"] = "step"
     replicas: int = 1
     replica_link: Link = Link()  # noqa: RUF009 (frozen)
+    divided: bool = False
 
     @cached_property
     def times(self) -> LayerTimes:
@@ -158,7 +162,7 @@ class CostModel:
     @cached_property
     def memory(self) -> MemoryModel:
         """What layers hold."""
-        return MemoryModel(self.graph, self.optimizer)
+        return MemoryModel(self.graph, self.optimizer, self.replicas if self.divided else 1)
 
     @property
     def bounded(self) -> bool:
@@ -201,6 +205,7 @@ class CostModel:
             before, after = around[stage], around[stage + 1]
             received = crossing[stage - 1] if stage else []
             kept = self.memory.activation_bytes(layers, recompute, received, crossing[stage])
+            activations = self.schedule.in_flight[stage] * kept
             parameters, gradients, optimizer = self.memory.state_bytes(states[stage])
             stages.append(
                 StageCost(
@@ -213,9 +218,11 @@ class CostModel:
                         parameters_bytes=parameters,
                         gradients_bytes=gradients,
                         optimizer_bytes=optimizer,
-                        activations_bytes=self.schedule.in_flight[stage] * kept,
+                        activations_bytes=activations,
                         boundary_bytes=self._buffer_bytes(stage, layers, before, after),
-                        workspace_bytes=self.memory.workspace_bytes(layers, recompute),
+                        workspace_bytes=self.memory.transient_bytes(
+                            layers, recompute, states[stage], activations
+                        ),
                     ),
                     weight_gradient_s=min(backward, self._weight_gradient_s(stage, layers)),
                 )
