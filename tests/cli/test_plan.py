@@ -77,6 +77,7 @@ def test_every_option_reaches_the_planner(run, asked, profile_file):
         *("--optimizer", "sgd", "--objective", "bottleneck", "--pin", "head=3", "--pin", "h.0=0"),
         *("--time-limit", "2min", "--gap", "0.01", "--cross-check", "--recompute", "auto"),
         *("--together", "embed, h.0", "--boundaries", "h.0.mlp,h.1,h.2", "--granularity", "block"),
+        *("--apart", "embed,head", "--apart", "h.*", "--alone", "head"),
         *("--profile-for", "a100=a100.json"),
     )
     assert result.exit_code == ExitCode.OK, result.output
@@ -98,6 +99,8 @@ def test_every_option_reaches_the_planner(run, asked, profile_file):
         together=(("embed", "h.0"),),
         boundaries=("h.0.mlp", "h.1", "h.2"),
         granularity="block",
+        apart=(("embed", "head"), ("h.*",)),
+        alone=(("head",),),
     )
     assert asked == [("profile.json", expected, {"a100": "a100.json"}, True)]
 
@@ -198,11 +201,20 @@ def test_every_registered_name_can_be_chosen(run, asked, profile_file):
             assert result.exit_code == ExitCode.OK, result.output
 
 
-@pytest.mark.parametrize("option", ["--boundaries", "--together"])
-def test_commas_alone_name_nothing(run, asked, profile_file, option):
-    result = run("plan", profile_file, "--stages", "2", option, " ,")
+@pytest.mark.parametrize("option", ["--boundaries", "--together", "--apart", "--alone"])
+@pytest.mark.parametrize("names", [" ,", ""])
+def test_commas_alone_name_nothing(run, asked, profile_file, option, names):
+    result = run("plan", profile_file, "--stages", "2", option, names)
     assert result.exit_code == ExitCode.USAGE
-    assert "' ,' names nothing" in result.stderr
+    assert f"{names!r} names nothing" in result.stderr
+
+
+def test_wishes_are_shown_with_the_plan(run, profile_file):
+    wishes = ("--alone", "head", "--apart", "embed,head")
+    result = run("plan", profile_file, "--stages", "2", *wishes)
+    assert result.exit_code == ExitCode.OK, result.output
+    assert "--apart embed,head, --alone head" in result.stdout
+    assert "--apart embed,head, --alone head" in run("show", "plan.json").stdout
 
 
 def test_boundaries_and_clusters_say_how_many_stages(run, asked, profile_file, folder):
