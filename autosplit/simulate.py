@@ -70,6 +70,10 @@ class Timeline:
         Most micro-batches that each stage holds at once.
     peak_activation_bytes
         Most bytes of activations that each rank holds at once.
+    memory
+        Of each rank, ``(time_s, bytes)`` of activations from that time on, in order.
+    static_bytes
+        Bytes that each rank holds all the time: state, buffers and workspace.
     """
 
     step_s: float
@@ -77,6 +81,8 @@ class Timeline:
     events: tuple[Event, ...]
     in_flight: tuple[int, ...]
     peak_activation_bytes: tuple[int, ...]
+    memory: tuple[tuple[tuple[float, int], ...], ...]
+    static_bytes: tuple[int, ...]
 
     def idle(self, rank: int) -> float:
         """Return the share of the step in which a rank does not compute."""
@@ -125,7 +131,7 @@ class _Player:
         self.held = [0] * self.schedule.stages
         self.peak = [0] * self.schedule.stages
         self.held_bytes = [0] * ranks
-        self.peak_bytes = [0] * ranks
+        self.memory: list[list[tuple[float, int]]] = [[(0.0, 0)] for _ in range(ranks)]
 
     def play(self) -> None:
         """Run every rank as far as its inputs have arrived, until all are done."""
@@ -157,8 +163,17 @@ class _Player:
             busy_s=tuple(math.fsum(times) for times in busy),
             events=tuple(sorted(self.events, key=lambda e: (e.start_s, e.end_s, e.rank))),
             in_flight=tuple(self.peak),
-            peak_activation_bytes=tuple(self.peak_bytes),
+            peak_activation_bytes=tuple(max(held for _, held in each) for each in self.memory),
+            memory=tuple(map(tuple, self.memory)),
+            static_bytes=self._static_bytes(),
         )
+
+    def _static_bytes(self) -> tuple[int, ...]:
+        held = [0] * self.schedule.ranks
+        for index, stage in enumerate(self.cost.stages):
+            static = stage.memory.total_bytes - stage.memory.activations_bytes
+            held[self.schedule.rank_of(index)] += static
+        return tuple(held)
 
     def _actions(self, rank: int) -> Iterator[Action]:
         return (
@@ -188,7 +203,7 @@ class _Player:
         self._record(rank, _EVENT[action.kind], action, start, end)
         self.free[rank] = end
         if self.training:
-            self._count(rank, action)
+            self._count(rank, action, start, end)
         if action.kind is not Kind.BACKWARD_WEIGHT:
             self._send(rank, action, end)
 
@@ -232,15 +247,16 @@ class _Player:
         kind = Kind.FORWARD if forward else Kind.BACKWARD
         self.arrived[kind, target, action.microbatch] = (begin, seconds)
 
-    def _count(self, rank: int, action: Action) -> None:
-        """Follow what stages hold: from the forward to the end of the backward."""
+    def _count(self, rank: int, action: Action, start: float, end: float) -> None:
+        """Follow what stages hold: from the start of the forward to the end of the backward."""
         if action.kind is Kind.BACKWARD_INPUT:
             return
-        change = 1 if action.kind is Kind.FORWARD else -1
+        forward = action.kind is Kind.FORWARD
+        change = 1 if forward else -1
         self.held[action.stage] += change
-        self.held_bytes[rank] += change * self.cost.stages[action.stage].activation_bytes
         self.peak[action.stage] = max(self.peak[action.stage], self.held[action.stage])
-        self.peak_bytes[rank] = max(self.peak_bytes[rank], self.held_bytes[rank])
+        self.held_bytes[rank] += change * self.cost.stages[action.stage].activation_bytes
+        self.memory[rank].append((start if forward else end, self.held_bytes[rank]))
 
     def _record(
         self,

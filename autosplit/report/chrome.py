@@ -5,19 +5,30 @@ Format: "Trace Event Format", complete events (``ph: X``) with times in microsec
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from autosplit.simulate import Event, Timeline
 from autosplit.types import Profile
+from autosplit.units import format_share
 
 _LETTER = {"forward": "F", "backward": "B", "weight": "W", "send": "send", "receive": "recv"}
 
 
 def trace_data(timeline: Timeline) -> dict[str, Any]:
-    """Return a timeline as JSON data: a process for each rank, links on a thread of their own."""
+    """Return a timeline as JSON data: a process for each rank, links on a thread of their own.
+
+    Each rank names its bubble (the share of the step in which it does not compute) and counts
+    its bytes over time.
+    """
     ranks = sorted({event.rank for event in timeline.events})
     names = [
-        {"ph": "M", "name": "process_name", "pid": rank, "args": {"name": f"rank {rank}"}}
+        {
+            "ph": "M",
+            "name": "process_name",
+            "pid": rank,
+            "args": {"name": f"rank {rank}, idle {format_share(timeline.idle(rank))}"},
+        }
         for rank in ranks
     ]
     threads = sorted({(event.rank, int(event.on_link)) for event in timeline.events})
@@ -33,8 +44,26 @@ def trace_data(timeline: Timeline) -> dict[str, Any]:
     ]
     return {
         "displayTimeUnit": "ms",
-        "traceEvents": [*names, *(_event(event) for event in timeline.events)],
+        "otherData": {"step_s": timeline.step_s, "idle": [timeline.idle(rank) for rank in ranks]},
+        "traceEvents": [
+            *names,
+            *(_event(event) for event in timeline.events),
+            *(counter for rank in ranks for counter in _memory(timeline, rank)),
+        ],
     }
+
+
+def _memory(timeline: Timeline, rank: int) -> Iterator[dict[str, Any]]:
+    """Yield the bytes of a rank over time; what it always holds and what it keeps add up."""
+    static = timeline.static_bytes[rank]
+    for time_s, held in (*timeline.memory[rank], (timeline.step_s, timeline.memory[rank][-1][1])):
+        yield {
+            "ph": "C",
+            "name": "memory",
+            "pid": rank,
+            "ts": 1e6 * time_s,
+            "args": {"static_bytes": static, "activation_bytes": held},
+        }
 
 
 def profile_trace(profile: Profile) -> dict[str, Any]:
