@@ -84,9 +84,11 @@ def _bubble(model: CostModel) -> str | None:
 def _replicas(model: CostModel) -> str | None:
     if model.replicas == 1:
         return None
+    divided = ", and divide parameters and optimizer state" if model.divided else ""
     return (
-        f"{model.replicas} copies of the pipeline share the work: run each on devices and data "
-        "of its own, and average their gradients after every step"
+        f"{model.replicas} copies of the pipeline share the rows of a step, each on devices of its "
+        f"own, and sum their gradients{divided}: launch.sh starts "
+        f"{model.replicas * model.schedule.ranks} processes"
     )
 
 

@@ -105,7 +105,8 @@ class Measured:
         if request.memory_bytes is None or request.cluster is not None:
             return None
         ranks = request.ranks or request.stages
-        memory = MemoryModel(self._layers, request.optimizer)
+        shards = request.replicas if request.sharding == "fsdp" else 1
+        memory = MemoryModel(self._layers, request.optimizer, shards)
         least = sum(memory.state_bytes(self._layers.states)) // ranks
         if least <= request.memory_bytes:
             return None

@@ -124,16 +124,18 @@ class Task:
         model, wishes, devices = self._pose(request)
         if start is not None:
             wishes = wishes.from_plan(start)
-        fit.refuse_large_layer(model, devices)
+        attempt = self.attempt if explain else None
+        fit.refuse_large_layer(model, request, attempt, devices)
         found = assign(model, wishes, request, devices=devices, cross_check=cross_check)
         if isinstance(found, Failure):
-            raise fit.explain(found, model, request, self.attempt if explain else None)
+            raise fit.explain(found, model, request, attempt)
         return found
 
-    def attempt(self, request: PlanRequest) -> Answer | None:
-        """Return a plan for a request, or None when there is none."""
+    def attempt(self, request: PlanRequest, rows: float = 1.0) -> Answer | None:
+        """Return a plan for a request, with a share of the rows; None when there is none."""
+        task = self if rows == 1.0 else replace(self, layers=fit.with_rows(self.layers, rows))
         try:
-            model, wishes, devices = self._pose(request)
+            model, wishes, devices = task._pose(request)
         except AutosplitError:
             return None
         found = assign(model, wishes, request, devices=devices)
@@ -202,6 +204,7 @@ def cost_model(layers: Graph, request: PlanRequest) -> CostModel:
         objective=request.objective,
         replicas=request.replicas,
         replica_link=link,
+        divided=request.sharding == "fsdp",
     )
 
 

@@ -62,6 +62,18 @@ _MICROBATCHES = 4
     help="Whether --global-batch may choose several copies of a pipeline.",
 )
 @click.option(
+    "--data-parallel",
+    "copies",
+    type=click.IntRange(1),
+    help="Copies of the pipeline, each on devices and rows of its own.  [default: 1]",
+)
+@click.option(
+    "--sharding",
+    type=click.Choice(["replicate", "fsdp"]),
+    default="replicate",
+    help="Whether copies hold parameters and optimizer state whole, or divide them.",
+)
+@click.option(
     "--schedule",
     type=LazyChoice("schedule", "autosplit.schedules:SCHEDULES"),
     default="1f1b",
@@ -116,8 +128,7 @@ _MICROBATCHES = 4
     "--granularity",
     type=click.Choice(["op", "layer", "block"]),
     default="layer",
-    help="Never cut inside a layer, or inside a block; or, with a profile of operations, "
-    "anywhere.",
+    help="Never cut inside a layer, or inside a block; or, with a profile of operations, anywhere.",
 )
 @click.option(
     "--on-boundaries",
@@ -187,6 +198,7 @@ def command(
     gpus: int | None,
     global_batch: int | None,
     replicas: bool,
+    copies: int | None,
     batch_size: int | None,
     profiles: tuple[tuple[str, str], ...],
     improve: Path | None,
@@ -233,9 +245,15 @@ def command(
         raise UsageError(
             "--global-batch chooses the rows of a micro-batch itself", hint="leave out --batch-size"
         )
+    if copies is not None and global_batch is not None:
+        raise UsageError(
+            "--global-batch chooses the copies of a pipeline itself",
+            hint="leave out --data-parallel; --no-replicas keeps to one",
+        )
     if global_batch is None:
         _refuse_more_than_one(files)
-        request = _request(gpus, wishes)
+        wishes["replicas"] = copies or 1
+        request = _request(_shared_out(gpus, wishes["replicas"]), wishes)
         with terminal.step("plan"):
             plan = workflow.plan(
                 files[0],
@@ -278,6 +296,13 @@ def command(
         workflow.save(plan, output, force=force)
         terminal.say(f"Wrote {output}.")
         terminal.next_step("export", str(output), "-o", "pipeline")
+
+
+def _shared_out(gpus: int | None, copies: int) -> int | None:
+    """Return the devices of each copy of the pipeline."""
+    if gpus is not None and gpus % copies:
+        raise UsageError(f"--gpus {gpus} cannot be shared by --data-parallel {copies}")
+    return None if gpus is None else gpus // copies
 
 
 def _request(gpus: int | None, wishes: dict[str, Any]) -> PlanRequest:

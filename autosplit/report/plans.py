@@ -71,7 +71,8 @@ def _pipeline(plan: Plan) -> str:
     if ranks != len(plan.stages):
         parts.append(count(ranks, "device"))
     if request.replicas > 1:
-        parts.append(f"{request.replicas} replicas")
+        divided = " (FSDP)" if request.sharding == "fsdp" else ""
+        parts.append(f"{request.replicas} replicas{divided}")
     if len(plan.stages) > 1:
         parts.append(request.schedule)
     return ", ".join(parts)

@@ -161,7 +161,7 @@ def _routing_json(plan: Plan, program: Program, routing: Routing) -> str:
         "microbatches": plan.request.microbatches,
         "microbatch_size": _microbatch_size(program),
         "replicas": plan.request.replicas,
-        "sharding": plan.request.sharding,
+        "sharding": plan.request.sharding if plan.request.replicas > 1 else "replicate",
     }
     data = {
         "schema": "autosplit.routing",
@@ -200,10 +200,19 @@ def _readme(plan: Plan) -> str:
         f"| {k} | {stage.rank} | {stage.layers[0]} … {stage.layers[-1]} | {len(stage.layers)} |\n"
         for k, stage in enumerate(plan.stages)
     )
+    ranks = max(stage.rank for stage in plan.stages) + 1
     return _template("README.md.template").substitute(
         stages=len(plan.stages),
-        ranks=max(stage.rank for stage in plan.stages) + 1,
+        ranks=ranks,
+        processes=ranks * plan.request.replicas,
+        replicas=_replicas(plan),
         rows=rows.rstrip("\n"),
         microbatches=plan.request.microbatches,
         schedule=plan.request.schedule,
     )
+
+
+def _replicas(plan: Plan) -> str:
+    if plan.request.replicas == 1:
+        return "one copy of the pipeline"
+    return f"{plan.request.replicas} copies of the pipeline, sharding {plan.request.sharding}"
