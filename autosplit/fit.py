@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Protocol
 
 from autosplit.assign import Answer, Failure
 from autosplit.constraints import spelled
-from autosplit.cost import CostModel
+from autosplit.cost import OPTIMIZER_COPIES, CostModel
 from autosplit.devices import Devices
 from autosplit.errors import AutosplitError, InfeasibleError
+from autosplit.graph import Graph
 from autosplit.types import PlanRequest
 from autosplit.units import format_bytes
 
@@ -21,12 +23,28 @@ _SEARCH_S = 10.0
 _PRECISION = 1.01
 """How closely the smallest budget is found."""
 
-Attempt = Callable[[PlanRequest], "Answer | None"]
-"""Return any plan for a changed request; None when there is none."""
+
+class Attempt(Protocol):
+    """Tries a changed request."""
+
+    def __call__(self, request: PlanRequest, rows: float = 1.0) -> Answer | None:
+        """Return any plan, with a share of the rows of a micro-batch; None when there is none."""
 
 
-def refuse_large_layer(model: CostModel, devices: Devices | None = None) -> None:
+def refuse_large_layer(
+    model: CostModel,
+    request: PlanRequest,
+    attempt: Attempt | None,
+    devices: Devices | None = None,
+) -> None:
     """Refuse at once when one layer alone does not fit on any device.
+
+    Parameters
+    ----------
+    model, request, attempt
+        As in ``explain``.
+    devices
+        Devices whose order is free.
 
     Raises
     ------
@@ -48,9 +66,19 @@ def refuse_large_layer(model: CostModel, devices: Devices | None = None) -> None
         f"no {model.schedule.stages}-stage plan fits {format_bytes(budget)} per device",
         cause=f"{model.graph.layers[worst].name} alone needs {format_bytes(needs[worst])}, "
         f"{format_bytes(needs[worst] - budget)} more than a device has",
-        hint="give larger devices, profile a smaller --batch-size, or take an --optimizer with "
-        "less state",
+        hint=None if attempt is None else _hint_to_large_layer(model, request, attempt),
     )
+
+
+def _hint_to_large_layer(model: CostModel, request: PlanRequest, attempt: Attempt) -> str:
+    """Return what makes one layer smaller: no other boundary does."""
+    deadline = time.monotonic() + _SEARCH_S
+    changes = list(_changes(model, request, attempt, deadline))
+    if OPTIMIZER_COPIES[request.optimizer] and attempt(replace(_quick(request), optimizer="sgd")):
+        changes.append("--optimizer sgd")
+    if not changes:
+        return "give larger devices"
+    return f"would fit: {', or '.join((*changes, 'larger devices'))}"
 
 
 def explain(
@@ -131,14 +159,60 @@ def _changes(
     for text, rest in spelled(request):
         if time.monotonic() < deadline and attempt(_quick(rest)):
             yield f"the same without {text}"
-    if request.cluster is None and not (request.pins or request.boundaries):
-        for stages in (request.stages + 1, request.stages + 2, 2 * request.stages):
-            if stages > len(model.graph) or time.monotonic() > deadline:
-                return
-            microbatches = max(stages, request.microbatches)
-            if attempt(replace(quick, stages=stages, microbatches=microbatches, ranks=None)):
-                yield f"--stages {stages}"
-                return
+    yield from _more_stages(model, request, attempt, deadline)
+    yield from _fewer_rows(model, request, attempt, deadline)
+
+
+def _more_stages(
+    model: CostModel, request: PlanRequest, attempt: Attempt, deadline: float
+) -> Iterator[str]:
+    if request.cluster is not None or request.pins or request.boundaries:
+        return
+    for stages in (request.stages + 1, request.stages + 2, 2 * request.stages):
+        if stages > len(model.graph) or time.monotonic() > deadline:
+            return
+        microbatches = max(stages, request.microbatches)
+        more = replace(_quick(request), stages=stages, microbatches=microbatches, ranks=None)
+        if attempt(more):
+            yield f"--stages {stages}"
+            return
+
+
+def _fewer_rows(
+    model: CostModel, request: PlanRequest, attempt: Attempt, deadline: float
+) -> Iterator[str]:
+    """Yield the largest micro-batch that fits, in halves, with as many more of them.
+
+    What depends on rows is taken to grow with them.
+    """
+    rows = model.graph.rows
+    smaller = rows
+    while smaller % 2 == 0 and time.monotonic() < deadline:
+        smaller //= 2
+        factor = rows // smaller
+        more = replace(_quick(request), microbatches=factor * request.microbatches)
+        if attempt(more, smaller / rows):
+            yield f"profile with --batch-size {smaller} (now {rows})"
+            return
+
+
+def with_rows(layers: Graph, share: float) -> Graph:
+    """Return a graph with a share of the rows of its micro-batches: what grows with them shrinks.
+
+    Times stay as they are; they do not decide what fits.
+    """
+
+    def fewer(nbytes: int) -> int:
+        return math.ceil(nbytes * share)
+
+    return replace(
+        layers,
+        layers=tuple(
+            replace(layer, workspace_bytes=fewer(layer.workspace_bytes)) for layer in layers.layers
+        ),
+        values=tuple(replace(value, nbytes=fewer(value.nbytes)) for value in layers.values),
+        storage_bytes={storage: fewer(nbytes) for storage, nbytes in layers.storage_bytes.items()},
+    )
 
 
 def _smallest_budget(

@@ -81,6 +81,8 @@ class Graph:
         Cost of entering one layer alone, which sums over layers of a stage count too often.
     device
         Kind of the device it was measured on, "cpu" or "cuda".
+    rows
+        Rows of a micro-batch.
     """
 
     layers: tuple[LayerProfile, ...]
@@ -91,6 +93,7 @@ class Graph:
     training: bool
     offset_s: float
     device: str = "cpu"
+    rows: int = 1
 
     def __len__(self) -> int:
         return len(self.layers)
@@ -186,6 +189,7 @@ def build(profile: Profile) -> Graph:
         training=profile.training,
         offset_s=profile.whole.offset_s if profile.whole else 0.0,
         device=profile.device.kind,
+        rows=profile.model.batch_size or 1,
     )
 
 

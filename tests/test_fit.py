@@ -1,47 +1,91 @@
-"""What does not fit is refused with what is missing and the smallest change that would fit."""
+"""Where nothing fits, the smallest changes that would are computed, not guessed."""
+
+import dataclasses
+import re
 
 import pytest
 
-from autosplit.errors import ExitCode, InfeasibleError
+from autosplit.errors import InfeasibleError
+from autosplit.planner import plan
+from autosplit.types import PlanRequest
+from autosplit.units import parse_bytes
 from tests.builders import profile
-from tests.planning import plan
+
+ASK = PlanRequest(2, 4, schedule="1f1b", optimizer="sgd")
 
 
-def test_more_stages_than_layers():
+def sized(rows=4, **fields):
+    measured = profile([1.0] * 6, **fields)
+    return dataclasses.replace(measured, model=dataclasses.replace(measured.model, batch_size=rows))
+
+
+def hint(measured, request):
     with pytest.raises(InfeasibleError) as caught:
-        plan(profile([1.0] * 3), 4)
-    assert "4 stages" in caught.value.message
-    assert "3 layers" in caught.value.cause
-    assert caught.value.exit_code == ExitCode.INFEASIBLE
+        plan(measured, request)
+    return caught.value
 
 
-def test_a_layer_that_is_too_large_is_named_with_what_is_missing():
-    measured = profile([1.0] * 3, param_bytes=[10, 2**20, 10])
-    with pytest.raises(InfeasibleError) as caught:
-        plan(measured, 2, optimizer="sgd", memory_bytes=2**20)
-    assert "l1 alone needs 2.00 MiB, 1.00 MiB more" in caught.value.cause
+def test_activations_that_do_not_fit():
+    measured = sized(saved_bytes=[1000] * 6)
+    request = dataclasses.replace(ASK, memory_bytes=3500)
+    error = hint(measured, request)
+    assert "no 2-stage plan fits 3.42 KiB per device" in error.message
+    assert "of activations with" in error.cause
+    assert "--recompute auto" in error.hint
+    assert "--batch-size 2 (now 4)" in error.hint
+    assert plan(measured, dataclasses.replace(request, recompute="auto"))
+    # More stages hold more micro-batches in flight: here they do not help.
+    assert "--stages" not in error.hint
 
 
-def test_the_smallest_change_that_fits_is_told():
-    measured = profile([1.0] * 8, saved_bytes=[1000] * 8, param_bytes=[100] * 8)
-    with pytest.raises(InfeasibleError) as caught:
-        plan(measured, 2, 4, schedule="gpipe", optimizer="sgd", memory_bytes=15_000)
-    assert "--schedule 1f1b" in caught.value.hint
-    assert "--recompute auto" in caught.value.hint
-    assert "--stages 3" in caught.value.hint
-    assert "devices of 16.4 KiB" in caught.value.hint
-    assert "micro-batches in flight" in caught.value.cause
-    assert plan(measured, 2, 4, optimizer="sgd", memory_bytes=15_000).stages
+def test_more_stages_share_the_state():
+    measured = sized(param_bytes=[1000] * 6)
+    request = dataclasses.replace(ASK, memory_bytes=4500)
+    error = hint(measured, request)
+    stages = int(re.search(r"--stages (\d+)", error.hint)[1])
+    assert stages == 3
+    assert plan(measured, dataclasses.replace(request, stages=stages))
 
 
-def test_recomputation_makes_it_fit():
-    measured = profile([1.0, 2.0, 3.0, 1.0], saved_bytes=[1000] * 4)
+def test_devices_of_the_size_that_is_named_are_enough_and_hardly_smaller_ones():
+    measured = sized(param_bytes=[1000, 100, 500, 700, 300, 900], saved_bytes=[37] * 6)
+    error = hint(measured, dataclasses.replace(ASK, memory_bytes=2500))
+    named = parse_bytes(re.search(r"devices of (.*B)", error.hint)[1])
+    # The size is written with three digits.
+    assert plan(measured, dataclasses.replace(ASK, memory_bytes=int(1.01 * named)))
     with pytest.raises(InfeasibleError):
-        plan(measured, 2, 4, schedule="gpipe", memory_bytes=6_000)
-    found = plan(measured, 2, 4, schedule="gpipe", memory_bytes=6_000, recompute="auto")
-    assert all(stage.memory.total_bytes <= 6_000 for stage in found.stages)
-    assert any(stage.recompute for stage in found.stages)
-    assert "by whole stages" in " ".join(found.notes)
-    everything = plan(measured, 2, 4, schedule="gpipe", memory_bytes=6_000, recompute="all")
-    assert all(stage.recompute == stage.layers for stage in everything.stages)
-    assert found.objective_s <= everything.objective_s * (1 + 1e-9)
+        plan(measured, dataclasses.replace(ASK, memory_bytes=int(0.97 * named)))
+
+
+def test_state_is_not_made_smaller_by_rows():
+    error = hint(sized(param_bytes=[1000] * 6), dataclasses.replace(ASK, memory_bytes=3000))
+    assert "--batch-size" not in error.hint
+    assert "--recompute" not in error.hint
+
+
+def test_gpipe_holds_all_microbatches():
+    measured = sized(saved_bytes=[100] * 6)
+    request = dataclasses.replace(ASK, microbatches=16, schedule="gpipe", memory_bytes=1500)
+    assert "--schedule 1f1b" in hint(measured, request).hint
+
+
+def test_one_layer_too_large_says_which_and_by_how_much():
+    measured = sized(param_bytes=[0, 0, 5000, 0, 0, 0])
+    error = hint(measured, dataclasses.replace(ASK, memory_bytes=4000))
+    assert "l2 alone needs 9.77 KiB, 5.86 KiB more than a device has" in error.cause
+
+
+def test_a_smaller_microbatch_is_tried_where_one_layer_is_too_large():
+    measured = sized(saved_bytes=[0, 0, 6000, 0, 0, 0])
+    error = hint(measured, dataclasses.replace(ASK, memory_bytes=4000))
+    assert "--batch-size 2" in error.hint or "--batch-size 1" in error.hint
+
+
+def test_without_an_explanation_nothing_is_tried():
+    with pytest.raises(InfeasibleError) as caught:
+        plan(
+            sized(saved_bytes=[1000] * 6),
+            dataclasses.replace(ASK, memory_bytes=3500),
+            explain=False,
+        )
+    assert caught.value.hint is None
