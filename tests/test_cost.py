@@ -126,6 +126,19 @@ def test_state_gradients_and_optimizer():
         assert memory.optimizer_bytes == 100 * copies
 
 
+def test_divided_replicas_keep_a_part_and_hold_the_whole_during_a_step():
+    measured = profile([1, 1], param_bytes=[1001, 1001])
+    whole = model(measured, 2, replicas=2, optimizer="adam").evaluate((0, 1))
+    parts = model(measured, 2, replicas=2, optimizer="adam", sharding="fsdp").evaluate((0, 1))
+    for before, after in zip(whole.stages, parts.stages, strict=True):
+        assert (before.memory.parameters_bytes, after.memory.parameters_bytes) == (1001, 1502)
+        assert (before.memory.optimizer_bytes, after.memory.optimizer_bytes) == (2002, 1002)
+        assert before.memory.gradients_bytes == after.memory.gradients_bytes == 1001
+    assert whole.sync_s == parts.sync_s
+    alone = [model(measured, 2, sharding=kind).evaluate((0, 1)) for kind in ("fsdp", "replicate")]
+    assert alone[0] == alone[1]
+
+
 def test_frozen_weights_have_neither_gradient_nor_optimizer_state():
     measured = profile([1] * 2, param_bytes=[100, 10])
     frozen = dataclasses.replace(

@@ -34,7 +34,9 @@ def main(path: Path) -> None:
         pipeline = importlib.import_module("pipeline")
         routing = pipeline.read_routing(folder / "routing.json")
         makers = [_maker(index) for index in range(len(routing.stages))]
-        with pipeline.start(routing, device="cpu", threads=1, timeout_s=TIMEOUT_S) as processes:
+        with pipeline.start(
+            routing, device="cpu", threads=1, timeout_s=TIMEOUT_S, replicas=1
+        ) as processes:
             for number, step in enumerate(request["steps"]):
                 stages = {index: makers[index]() for index in processes.stages}
                 for index, stage in stages.items():

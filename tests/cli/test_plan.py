@@ -38,6 +38,19 @@ def test_defaults_make_a_training_pipeline(run, asked, profile_file):
     assert asked == [("profile.json", expected, {}, False)]
 
 
+def test_copies_of_a_pipeline_share_the_devices(run, asked, profile_file):
+    command = ("plan", profile_file, "--gpus", "8", "--force", "--data-parallel", "2")
+    assert run(*command, "--sharding", "fsdp").exit_code == ExitCode.OK
+    request = asked[0][1]
+    assert (request.stages, request.ranks, request.replicas) == (4, 4, 2)
+    assert request.sharding == "fsdp"
+    refused = run(*command[:-1], "3")
+    assert refused.exit_code == ExitCode.USAGE
+    assert "--gpus 8 cannot be shared by --data-parallel 3" in refused.stderr
+    refused = run(*command, "--global-batch", "8")
+    assert "leave out --data-parallel" in refused.stderr
+
+
 def test_on_boundaries_means_whole_blocks(run, asked, profile_file):
     assert run("plan", profile_file, "--stages", "2", "--on-boundaries").exit_code == ExitCode.OK
     assert asked[0][1].granularity == "block"

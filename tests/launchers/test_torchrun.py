@@ -13,6 +13,7 @@ import pytest
 from autosplit.errors import DataError
 from autosplit.launchers import LAUNCHERS, Launch
 
+NODE = {"NODE_RANK": "1", "MASTER_ADDR": "host0"}
 FAKE_PYTHON = """#!/bin/sh
 [ "$1" = -c ] && echo "$MISSING" && exit
 echo "OMP=$OMP_NUM_THREADS MMAP=$MALLOC_MMAP_MAX_ TRIM=$MALLOC_TRIM_THRESHOLD_"
@@ -46,6 +47,21 @@ def launch(tmp_path: Path):
         )
 
     return run
+
+
+def test_replicas_multiply_the_processes(launch):
+    assert "--nproc-per-node 12 " in launch(REPLICAS="3").stdout
+    assert "--nproc-per-node 6 " in launch(REPLICAS="3", NNODES="2", **NODE).stdout
+    for text in ("0", "two", "-1"):
+        done = launch(REPLICAS=text)
+        assert done.returncode == 1
+        assert f"REPLICAS={text} is no number of replicas" in done.stderr
+
+
+def test_the_replicas_of_a_plan_are_the_default():
+    (artifact,) = LAUNCHERS["torchrun"].emit(Launch(ranks=2, replicas=4))
+    assert "export REPLICAS=${REPLICAS:-4}\n" in artifact.text
+    assert "RANKS=$((2 * REPLICAS))\n" in artifact.text
 
 
 def test_one_node_by_default(launch):

@@ -106,6 +106,17 @@ def test_the_runtime_reads_the_routing_table(tmp_path: Path):
     assert json.loads(files["report.json"])["schema"] == "autosplit.report"
 
 
+@pytest.mark.parametrize(("replicas", "sharding"), [(1, "replicate"), (3, "fsdp")])
+def test_an_export_starts_the_replicas_of_its_plan(tmp_path: Path, replicas, sharding):
+    request = PlanRequest(stages=2, microbatches=4, replicas=replicas, sharding="fsdp")
+    files = emit(dataclasses.replace(plan_for(), request=request))
+    (tmp_path / "routing.json").write_text(files["routing.json"])
+    run = read_routing(tmp_path / "routing.json").run
+    assert (run.replicas, run.sharding) == (replicas, sharding)
+    assert f"export REPLICAS=${{REPLICAS:-{replicas}}}" in files["launch.sh"]
+    assert f"in {2 * replicas} processes" in files["README.md"]
+
+
 @pytest.mark.parametrize(
     ("text", "batches", "loss"),
     [
