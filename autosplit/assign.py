@@ -29,8 +29,8 @@ _CHUNKS_GAP = 0.01
 
 _ALIKE: tuple[Literal["none", "all"], ...] = ("none", "all")
 
-_TASTE_S = 2.0
-"""Seconds for choosing among plans of equal worth."""
+_TASTE_S = 5.0
+"""Most seconds for choosing among plans of equal worth; tenths of one are usual."""
 
 Stop = Literal["time", "gap", "size", "memory", "chunks"]
 
@@ -143,8 +143,7 @@ def _best_variant(
     cross_check: bool,
 ) -> Answer | Failure:
     """Return the best plan over all choices of devices."""
-    started = time.monotonic()
-    deadline = started + request.time_limit_s
+    deadline = time.monotonic() + request.time_limit_s
     best: Answer | Failure | None = None
     bound_s = float("inf")
     stopped: Stop | None = None
@@ -162,22 +161,19 @@ def _best_variant(
     if isinstance(best, Failure):
         return best
     best = replace(best, bound_s=bound_s, stopped=stopped)
-    best = _tasteful(best, chosen, wishes, request, started)
+    best = _tasteful(best, chosen, wishes, request, deadline - time.monotonic())
     return replace(best, stopped=None) if best.proven else best
 
 
 def _tasteful(
-    found: Answer, variant: _Variant, wishes: Constraints, request: PlanRequest, started: float
+    found: Answer, variant: _Variant, wishes: Constraints, request: PlanRequest, left_s: float
 ) -> Answer:
-    """Return a plan of equal worth with cuts where people would cut, if there is one.
-
-    It is looked for only where the first search was quick.
-    """
-    spent = time.monotonic() - started
-    if not found.proven or not found.solution or request.boundaries or spent > _TASTE_S:
+    """Return a plan of equal worth with cuts where people would cut, if there is one."""
+    if not found.proven or not found.solution or request.boundaries:
         return found
+    limit_s = min(left_s, _TASTE_S)
     solution = ties.tasteful(
-        variant.problem, found.solution, found.model.graph, wishes.groups, _TASTE_S
+        variant.problem, found.solution, found.model.graph, wishes.groups, limit_s
     )
     if solution is None:
         return found
