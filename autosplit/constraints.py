@@ -13,10 +13,10 @@ from typing import TypeVar
 
 from autosplit.errors import InfeasibleError, UsageError
 from autosplit.graph import Graph, contract, find, modules
+from autosplit.places import Pair, Places, check_order
 from autosplit.types import PlanRequest
 
 T = TypeVar("T")
-Pair = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +97,8 @@ def read(graph: Graph, request: PlanRequest) -> Constraints:
             + (", and some have to stay together" if len(groups) < len(graph) else ""),
             hint=f"take at most {len(groups)} stages",
         )
-    _check_order(graph, stage_of)
-    places = _Places(graph, groups, request.stages)
+    check_order(graph, stage_of)
+    places = Places(graph, groups, request.stages)
     for layer, stage in stage_of.items():
         places.fix(layer, stage)
     for text, first, second in _named_pairs(graph, request.apart):
@@ -221,158 +221,3 @@ def _pinned(graph: Graph, request: PlanRequest) -> dict[int, int]:
                 hint="leave out one --pin" + (", or --boundaries" if request.boundaries else ""),
             )
     return stage_of
-
-
-# ---------------------------------------------------------------- contradictions
-
-
-def _check_order(graph: Graph, stage_of: dict[int, int]) -> None:
-    """Refuse a layer pinned to a later stage than one that needs it."""
-    latest: list[tuple[int, int]] = [(0, -1)] * len(graph)
-    for layer in range(len(graph)):
-        before = [latest[other] for other in graph.predecessors[layer]]
-        latest[layer] = max(before, default=(0, -1))
-        if layer not in stage_of:
-            continue
-        stage, source = latest[layer]
-        if stage > stage_of[layer]:
-            raise InfeasibleError(
-                f"{graph.layers[layer].name} is pinned to stage {stage_of[layer]}, before "
-                f"{graph.layers[source].name} in stage {stage}",
-                cause=f"{graph.layers[layer].name} needs what {graph.layers[source].name} makes",
-            )
-        latest[layer] = (stage_of[layer], layer)
-
-
-class _Places:
-    """Wishes of where groups stand, gathered one by one; what contradicts is refused by name."""
-
-    def __init__(self, graph: Graph, groups: Sequence[tuple[int, ...]], stages: int) -> None:
-        self.graph, self.groups, self.stages = graph, groups, stages
-        self.group_of = {layer: number for number, group in enumerate(groups) for layer in group}
-        self.fixed: dict[int, int] = {}
-        self.apart: list[tuple[str, Pair]] = []
-        self.alone: dict[int, str] = {}
-        self._pinned: dict[int, int] = {}
-
-    def fix(self, layer: int, stage: int) -> None:
-        """Put the group of a layer on a stage."""
-        group = self.group_of[layer]
-        if self.fixed.setdefault(group, stage) != stage:
-            other = self._pinned[group]
-            raise InfeasibleError(
-                f"{self._name(other)} and {self._name(layer)} have to stay together, but are "
-                f"pinned to stages {self.fixed[group]} and {stage}",
-                cause=self._glued(group),
-            )
-        self._pinned.setdefault(group, layer)
-
-    def part(self, text: str, first: Sequence[int], second: Sequence[int]) -> None:
-        """Keep the groups of some layers apart from those of others."""
-        one, two = self._of(first), self._of(second)
-        if common := set(one) & set(two):
-            group = min(common)
-            a = next(layer for layer in first if self.group_of[layer] == group)
-            b = next(layer for layer in second if self.group_of[layer] == group)
-            raise InfeasibleError(
-                f"{self._name(a)} and {self._name(b)} are to stay apart, but have to stay together",
-                cause=self._glued(group),
-                hint=f"leave out {text}, or what keeps them together",
-            )
-        self.apart.append((text, (one, two)))
-
-    def isolate(self, text: str, layers: Sequence[int]) -> None:
-        """Give the group of some layers a stage that holds nothing else."""
-        group = self.group_of[layers[0]]
-        if extra := sorted(set(self.groups[group]).difference(layers)):
-            raise InfeasibleError(
-                f"{self._name(layers[0])} cannot have a stage alone",
-                cause=f"{self._name(extra[0])} has to stay with it: it runs between its layers, "
-                "or is to stay together with them",
-                hint=f"leave out {text}, or name {self._name(extra[0])} too",
-            )
-        self.alone[group] = text
-
-    def refuse_contradictions(self) -> None:
-        """Refuse wishes that no number of other choices can grant.
-
-        Raises
-        ------
-        InfeasibleError
-            If pins bring groups together that are to stay apart or alone, or a group has to
-            stand both behind one stage and before it.
-        """
-        for text, group, other in self._strangers():
-            if group in self.fixed and self.fixed[group] == self.fixed.get(other):
-                raise InfeasibleError(
-                    f"{self._first(group)} and {self._first(other)} are both pinned to stage "
-                    f"{self.fixed[group]}",
-                    cause=f"{text} does not let them share a stage",
-                    hint=f"leave out {text}, or pin one of them elsewhere",
-                )
-        if self.apart or self.alone:
-            self._refuse_narrow()
-
-    def _strangers(self) -> Iterator[tuple[str, int, int]]:
-        """Yield the pairs of groups that cannot share a stage, with the wish that says so."""
-        for text, (first, second) in self.apart:
-            yield from ((text, one, two) for one in first for two in second)
-        for group, text in self.alone.items():
-            yield from ((text, group, other) for other in range(len(self.groups)) if other != group)
-
-    def _refuse_narrow(self) -> None:
-        """Refuse a group whose first possible stage comes after its last one."""
-        steps = self._steps()
-        pinned = {group: (stage, ("--pin",)) for group, stage in self.fixed.items()}
-        early = [pinned.get(group, (0, ())) for group in range(len(self.groups))]
-        for before, after, text in sorted(steps, key=lambda step: step[1]):
-            stage, why = early[before]
-            if stage + bool(text) > early[after][0]:
-                early[after] = (stage + bool(text), (*why, text) if text else why)
-        last = self.stages - 1
-        late = [pinned.get(group, (last, ())) for group in range(len(self.groups))]
-        for before, after, text in sorted(steps, reverse=True):
-            stage, why = late[after]
-            if stage - bool(text) < late[before][0]:
-                late[before] = (stage - bool(text), (*why, text) if text else why)
-        for group, ((first, why), (final, other)) in enumerate(zip(early, late, strict=True)):
-            if first > final:
-                wishes = " or ".join(dict.fromkeys((*why, *other)))
-                raise InfeasibleError(
-                    f"no stage of {self.stages} is left for {self._first(group)}",
-                    cause=f"it can stand in stage {first} at the earliest, for what has to come "
-                    f"before it, and in stage {final} at the latest, for what comes after it",
-                    hint=f"leave out {wishes}, or take more stages",
-                )
-
-    def _steps(self) -> list[tuple[int, int, str]]:
-        """Return pairs of groups in order, with the wish for which they cannot share a stage."""
-        edges = {(self.group_of[a], self.group_of[b]) for a, b in self.graph.edges}
-        steps = [(a, b, self.alone.get(a, self.alone.get(b, ""))) for a, b in edges if a != b]
-        for text, (first, second) in self.apart:
-            for one in first:
-                for two in second:
-                    before, after = sorted((one, two))
-                    if self._leads(before, after):
-                        steps.append((before, after, text))
-        return steps
-
-    def _leads(self, before: int, after: int) -> bool:
-        mask = sum(1 << layer for layer in self.groups[after])
-        return any(self.graph.descendants[layer] & mask for layer in self.groups[before])
-
-    # ------------------------------------------------------------ words
-
-    def _of(self, layers: Iterable[int]) -> tuple[int, ...]:
-        return tuple(sorted({self.group_of[layer] for layer in layers}))
-
-    def _name(self, layer: int) -> str:
-        return self.graph.layers[layer].name
-
-    def _first(self, group: int) -> str:
-        return self._name(self.groups[group][0])
-
-    def _glued(self, group: int) -> str:
-        names = [self._name(layer) for layer in self.groups[group]]
-        shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-        return f"no boundary may divide {shown}"

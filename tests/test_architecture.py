@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "autosplit"
 ORDER = """
     errors registry checks units sizes program types serialize journal cluster hardware
     modelspec tracers layers graph schedules stages
-    solvers readers cost chain constraints devices simulate ties repair assign advice fit
+    solvers readers cost chain places constraints devices simulate ties repair assign advice fit
     planner baselines configurations search
     profilers codegen launchers targets artifacts weights
     verification report workflow cli __main__

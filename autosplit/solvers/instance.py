@@ -163,9 +163,11 @@ class Instance:
                 found |= {(a, b) for a in last for b in first if self._reaches(a, b)}
         return tuple(sorted(found))
 
-    def related(self, node: int, other: int) -> bool:
-        """Return whether two nodes are one, or a path leads from one to the other."""
-        return self._reaches(node, other) or self._reaches(other, node)
+    def unrelated(self, node: int) -> list[int]:
+        """Return the nodes that no path connects with a node."""
+        related = (self.ancestors[node] | self.descendants[node])[None, :]
+        found: list[int] = np.flatnonzero(~unpack(related, self.num_nodes)[0]).tolist()
+        return found
 
     def _reaches(self, node: int, other: int) -> bool:
         return bool(self.descendants[node, other >> 3] >> (other & 7) & 1)

@@ -171,6 +171,7 @@ class Placement:
     def _neighbour_rows(self) -> None:
         """Ask that no stage holds nodes that are to stay apart, or more than one that is alone."""
         inst, problem = self.inst, self.inst.problem
+        strangers = {node: inst.unrelated(node) for node in problem.alone}
         for stage in range(inst.num_stages):
             for first, second in problem.apart:
                 both = Affine().add(self.any(stage, first)).add(self.any(stage, second))
@@ -179,10 +180,9 @@ class Placement:
                 here = self.in_stage(node, stage)
                 if here.known and not here.constant:
                     continue
-                for other in range(inst.num_nodes):
-                    if not inst.related(node, other):
-                        both = Affine().add(here).add(self.in_stage(other, stage))
-                        need(self.program.at_most(both, 1.0))
+                for other in strangers[node]:
+                    both = Affine().add(here).add(self.in_stage(other, stage))
+                    need(self.program.at_most(both, 1.0))
 
     def _implies(self, first: Affine | float, second: Affine | float) -> None:
         if first is second or first == 0.0 or second == 1.0:
