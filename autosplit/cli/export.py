@@ -29,6 +29,12 @@ from autosplit.errors import AutosplitError, ExitCode
     help="Weights instead of those the model is built with: .safetensors, torch.save, HF folder.",
 )
 @weights_dtype
+@click.option(
+    "--no-rewrite",
+    multiple=True,
+    type=LazyChoice("rewrite", "autosplit.codegen:REWRITES", extra=("made-again",)),
+    help="Leave out a rewrite of the emitted code that report.json lists; may be repeated.",
+)
 @click.option("--dry-run", is_flag=True, help="Print the files instead of writing them.")
 @click.option("--check", is_flag=True, help="Write nothing; fail if the folder is not current.")
 @force
@@ -40,6 +46,7 @@ def command(
     target: str,
     weights: Path | None,
     weights_dtype: str,
+    no_rewrite: tuple[str, ...],
     dry_run: bool,
     check: bool,
     force: bool,
@@ -47,9 +54,9 @@ def command(
     """Write the stages of PLAN as readable modules with weights and launch scripts."""
     expect(plan, PLAN)
     if check:
-        _check(terminal, plan, output, target)
+        _check(terminal, plan, output, target, no_rewrite)
     elif dry_run:
-        for artifact in workflow.render(plan, target=target):
+        for artifact in workflow.render(plan, target=target, no_rewrite=no_rewrite):
             terminal.write(f"# ---- {artifact.path}\n{artifact.text}")
     else:
         refuse_folder(output, force=force)
@@ -60,14 +67,17 @@ def command(
                 target=target,
                 weights=weights,
                 convert_weights=weights_dtype == "model",
+                no_rewrite=no_rewrite,
                 force=force,
             )
         terminal.say(f"Wrote {output}.")
         terminal.next_step("verify", str(output))
 
 
-def _check(terminal: Terminal, plan: Path, output: Path, target: str) -> None:
-    stale = workflow.stale(plan, output, target=target)
+def _check(
+    terminal: Terminal, plan: Path, output: Path, target: str, no_rewrite: tuple[str, ...]
+) -> None:
+    stale = workflow.stale(plan, output, target=target, no_rewrite=no_rewrite)
     if stale:
         raise AutosplitError(
             f"{output} is not what {plan} exports",

@@ -1,7 +1,23 @@
 """Code generation: a stage to readable Python source. One pass, one file."""
 
-from autosplit.codegen.emit import FLAT, CodegenOptions, StageSource, generate
+from autosplit.codegen.emit import (
+    FLAT,
+    REWRITES,
+    CodegenOptions,
+    StageSource,
+    generate,
+    without,
+)
 from autosplit.codegen.errors import CodegenError
 from autosplit.codegen.scopes import Rewrite
 
-__all__ = ["FLAT", "CodegenError", "CodegenOptions", "Rewrite", "StageSource", "generate"]
+__all__ = [
+    "FLAT",
+    "REWRITES",
+    "CodegenError",
+    "CodegenOptions",
+    "Rewrite",
+    "StageSource",
+    "generate",
+    "without",
+]

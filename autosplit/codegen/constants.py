@@ -22,6 +22,8 @@ _SMALLEST = {
     -3.3895313892515355e38: "torch.bfloat16",
     -1.7976931348623157e308: "torch.float64",
 }
+LIMITS = {-value for value in _SMALLEST}
+"""The largest numbers of the floating-point dtypes."""
 
 
 def spell(number: Number) -> Expr:

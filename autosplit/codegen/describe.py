@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from autosplit.codegen.definitions import Classes, ClassGroup
+from autosplit.codegen.dtypes import fixed_at
 from autosplit.codegen.layout import WIDTH
 from autosplit.codegen.scopes import Scope, StageGraph
 from autosplit.program import TensorSpec
@@ -37,6 +38,10 @@ def describe_stage(graph: StageGraph, classes: Classes) -> list[str]:
     if graph.program.mode_bound:
         mode, other = ("train", "eval") if graph.program.training else ("eval", "train")
         lines += ["", *_wrap(f"Right in {mode} mode only: in {other} mode the model branches.")]
+    fixed = fixed_at(graph.program, spec)
+    if fixed:
+        some = ", ".join(fixed[:3]) + (f" and {len(fixed) - 3} more" if len(fixed) > 3 else "")
+        lines += ["", *_wrap(f"Not to be cast: {some} may name the traced dtype.")]
     return lines
 
 

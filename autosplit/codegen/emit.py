@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from autosplit.codegen import flow, helpers, names, statements, tree
 from autosplit.codegen.attributes import name_numbers
 from autosplit.codegen.classes import define, name_classes
+from autosplit.codegen.dtypes import fixed_at
 from autosplit.codegen.loops import fold_loops
 from autosplit.codegen.masks import recognise_masks
-from autosplit.codegen.scopes import Rewrite, Scope, StageGraph
+from autosplit.codegen.scopes import Loop, Rewrite, Scope, StageGraph, Statement
 from autosplit.codegen.simplify import plain_ambients, simplify
 from autosplit.codegen.source import Source
 from autosplit.codegen.variants import share_bodies
@@ -58,6 +60,24 @@ class CodegenOptions:
     variants: bool = True
 
 
+REWRITES: dict[str, tuple[str, ...]] = {
+    "causal-mask": ("masks",),
+    "fold": ("fold", "chain"),
+    "helper": ("helpers",),
+    "loop": ("loops",),
+    "named-number": ("attributes",),
+    "no-op": ("simplify",),
+    "shared-body": ("variants",),
+}
+"""Options behind each rewrite that a user may switch off."""
+
+
+def without(rewrites: Iterable[str]) -> CodegenOptions:
+    """Return the options without some rewrites, by their names in ``REWRITES``."""
+    off = {option: False for name in rewrites for option in REWRITES.get(name, ())}
+    return replace(CodegenOptions(), **off)
+
+
 FLAT = CodegenOptions(
     classes=False,
     fold=False,
@@ -84,11 +104,15 @@ class StageSource:
         Contents of ``stages/stage_K.py``.
     rewrites
         Where the text differs from the recorded operations.
+    fixed_at
+        Lines of the model's source that tie the stage to the traced dtypes; a stage without
+        one may be cast.
     """
 
     index: int
     text: str
     rewrites: tuple[Rewrite, ...]
+    fixed_at: tuple[str, ...] = ()
 
 
 def generate(
@@ -137,7 +161,7 @@ def _stage(
             notes.append(Rewrite(name, f"stage {spec.index}", f"the form before failed: {error}"))
         else:
             rewrites = (*again, *source.rewrites, *_bound_to_mode(program), *notes[-1:])
-            return StageSource(source.index, source.text, rewrites)
+            return StageSource(source.index, source.text, rewrites, fixed_at(program, spec))
     raise AssertionError("the flat form returns or raises")
 
 
@@ -174,7 +198,32 @@ def _write(
     name_classes(graph, classes, {helper.name for helper in functions.distinct})
     text = Source(graph, classes, functions).text()
     ast.parse(text)
+    graph.rewrites += _counted(graph, root)
     return StageSource(spec.index, text, tuple(graph.rewrites))
+
+
+def _counted(graph: StageGraph, root: Scope) -> list[Rewrite]:
+    """Return what is too frequent to be listed one by one."""
+    scopes = [scope for scope in [*root.scopes(), root] if scope.kind != "sequence"]
+    loops = [part for scope in scopes for part in scope.body if isinstance(part, Loop)]
+    lines = [part for scope in scopes for part in scope.body if isinstance(part, Statement)]
+    lines += [statement for loop in loops for each in loop.rounds for statement in each]
+    written = {line.item for line in lines} | {value for line in lines for value in line.made()}
+    folded = [item for scope in scopes for item in scope.items if item not in written]
+    count = sum(isinstance(item, str) for item in folded)
+    found = []
+    if count:
+        why = f"{count} operations stand inside the one that reads them; effects keep their order"
+        found.append(Rewrite("fold", f"stage {graph.spec.index}", why))
+    found += [
+        Rewrite("loop", loop.lists[0][0] or "stage" if loop.lists else "stage", _rounds(loop))
+        for loop in loops
+    ]
+    return found
+
+
+def _rounds(loop: Loop) -> str:
+    return f"{len(loop.rounds)} rounds of the same statements"
 
 
 def _graph(program: Program, spec: StageSpec) -> StageGraph:

@@ -18,6 +18,7 @@ def export(
     target: str = "torch",
     weights: PathLike | None = None,
     convert_weights: bool = False,
+    no_rewrite: Sequence[str] = (),
     force: bool = False,
 ) -> tuple[Artifact, ...]:
     """Write the stages of a plan as a folder that runs by itself.
@@ -37,6 +38,9 @@ def export(
     convert_weights
         Convert floating-point tensors of ``weights`` to the model's dtype where they have
         another, instead of refusing them.
+    no_rewrite
+        Rewrites of the emitted text to leave out: "made-again" and those of
+        ``autosplit.codegen.REWRITES``.
     force
         Replace ``output`` if it exists.
 
@@ -53,23 +57,31 @@ def export(
     refuse_folder(output, force=force)
     source = None if weights is None else storage.open_weights(weights)
     trace_again = trace_with_weights if source is None else trace_without_weights
-    trace, routing, artifacts = build(plan, target, trace_again)
+    trace, routing, artifacts = build(plan, target, trace_again, no_rewrite)
     storage.write_export(
         output, artifacts, trace, routing, source=source, convert=convert_weights, force=force
     )
     return artifacts
 
 
-def render(plan: Plan | PathLike, *, target: str = "torch") -> tuple[Artifact, ...]:
+def render(
+    plan: Plan | PathLike, *, target: str = "torch", no_rewrite: Sequence[str] = ()
+) -> tuple[Artifact, ...]:
     """Return the text files that ``export`` would write."""
-    return build(plan, target)[2]
+    return build(plan, target, no_rewrite=no_rewrite)[2]
 
 
-def stale(plan: Plan | PathLike, folder: PathLike, *, target: str = "torch") -> tuple[str, ...]:
+def stale(
+    plan: Plan | PathLike,
+    folder: PathLike,
+    *,
+    target: str = "torch",
+    no_rewrite: Sequence[str] = (),
+) -> tuple[str, ...]:
     """Return the text files of an export that are missing or not what ``plan`` gives."""
     return tuple(
         artifact.path
-        for artifact in render(plan, target=target)
+        for artifact in render(plan, target=target, no_rewrite=no_rewrite)
         if not has_text(Path(folder) / artifact.path, artifact.text)
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,7 +87,10 @@ def config_of(plan: Plan) -> Path | None:
 
 
 def build(
-    plan: Plan | PathLike, target: str, trace_again: Callable[[Plan], Trace] = _trace_model
+    plan: Plan | PathLike,
+    target: str,
+    trace_again: Callable[[Plan], Trace] = _trace_model,
+    no_rewrite: Sequence[str] = (),
 ) -> tuple[Trace, Routing, tuple[Artifact, ...]]:
     """Trace the model of a plan again, cut it, and write its stages as text."""
     from autosplit import codegen, stages
@@ -97,8 +100,10 @@ def build(
     check_profile(chosen)
     trace = trace_again(chosen)
     _check_model(chosen, trace)
-    specs, routing = stages.split(trace.program, chosen.stage_of_node, len(chosen.stages))
-    sources = codegen.generate(trace.program, specs)
+    again = "made-again" not in no_rewrite
+    count = len(chosen.stages)
+    specs, routing = stages.split(trace.program, chosen.stage_of_node, count, again=again)
+    sources = codegen.generate(trace.program, specs, codegen.without(no_rewrite))
     exported = dataclasses.replace(chosen, model=dataclasses.replace(chosen.model, on_meta=False))
     return trace, routing, TARGETS[target].emit(exported, trace.program, routing, sources)
 

@@ -112,6 +112,26 @@ def test_a_dry_run_prints_the_files_and_writes_none(run, walk, folder):
 
 
 @pytest.mark.timeout(120)
+def test_rewrites_are_reported_and_can_be_left_out(run, walk, folder):
+    def reported():
+        stages = json.loads((folder / "pipeline" / "report.json").read_text())["stages"]
+        assert all(stage["may_be_cast"] and not stage["dtype_fixed_at"] for stage in stages)
+        return {rewrite["kind"] for stage in stages for rewrite in stage["rewrites"]}
+
+    again = ("export", "plan.json", "-o", "pipeline")
+    assert reported() == {"loop"}
+    off = ("--no-rewrite", "fold", "--no-rewrite", "loop")
+    assert run(*again, "--force", *off).exit_code == ExitCode.OK
+    assert reported() == set()
+    assert run(*again, "--check", *off).exit_code == ExitCode.OK
+    assert run(*again, "--check").exit_code == ExitCode.FAILURE
+    assert run("verify", "pipeline").exit_code == ExitCode.OK
+    result = run(*again, "--no-rewrite", "folds")
+    assert result.exit_code == ExitCode.USAGE
+    assert "Did you mean 'fold'?" in result.stderr
+
+
+@pytest.mark.timeout(120)
 def test_a_plan_for_another_model_is_refused(run, walk, folder):
     (folder / "model.py").write_text(MODEL.replace("nn.ReLU()", "nn.GELU()"))
     result = run("export", "plan.json", "-o", "again")

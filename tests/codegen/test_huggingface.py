@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from autosplit.codegen import StageSource
+from autosplit.codegen import REWRITES, StageSource, without
 from tests.codegen.chain import compare, from_module, make
+from tests.codegen.test_rewrites import outputs_in
 
 transformers = pytest.importorskip("transformers")
 pytestmark = [pytest.mark.hf, pytest.mark.timeout(300)]
@@ -142,3 +143,21 @@ def test_stages_are_exact_and_tidy(
         found = compare(chain, train=train, batch_size=3)
         assert found.output == 0
         assert max(found.gradient.values(), default=0) <= 1e-6
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bert"])
+def test_stages_may_be_cast_or_say_that_they_may_not(name: str) -> None:
+    build, inputs, cuts = MODELS[name]
+    chain = make(from_module(build(), (), inputs()), 2, at=cuts)
+    fixed = {line.partition(":")[0] for source in chain.sources for line in source.fixed_at}
+    assert fixed == ({"modeling_llama.py"} if name == "llama" else set())
+    if not fixed:
+        expected, computed = outputs_in(chain, torch.bfloat16)
+        assert all(map(torch.equal, expected, computed))
+
+
+@pytest.mark.parametrize("rewrite", REWRITES)
+def test_stages_are_exact_without_a_rewrite(rewrite: str) -> None:
+    build, inputs, cuts = MODELS["llama"]
+    chain = make(from_module(build(), (), inputs()), 2, at=cuts, options=without([rewrite]))
+    assert compare(chain, train=True, batch_size=3).output == 0
