@@ -78,8 +78,8 @@ def probe_cluster(
 
     A node takes part in one measurement at a time, so that what its devices share is measured
     alone. The file says once what most links have in common; a pair stands in it where it differs
-    by more than 15 %. The slowest kind of device has speed 1: change that where the profile was
-    measured on another.
+    by more than 15 %, and by more than the two ways of a link do. The slowest kind of device has
+    speed 1: change that where the profile was measured on another.
     """
     from autosplit.profilers.probe import own_rank, probe
 
@@ -91,7 +91,7 @@ def probe_cluster(
         return
     dump_text(to_toml(found.cluster), output, force=force)
     _show(terminal, found.cluster, as_json)
-    for note in found.lopsided():
+    for note in found.remarks():
         terminal.warn(note)
     terminal.say(f"Wrote {output}.")
     terminal.next_step("plan", "profile.json", "--cluster", str(output))

@@ -25,15 +25,24 @@ from autosplit.errors import AutosplitError, UsageError
 from autosplit.modelspec.meta import free_bytes
 from autosplit.profilers.environment import choose_device, device_name
 from autosplit.profilers.links import Wire, flops_per_s
-from autosplit.profilers.topology import Member, Pair, both_ways, cluster_of, rounds
+from autosplit.profilers.topology import (
+    ALIKE,
+    Member,
+    Pair,
+    alike,
+    both_ways,
+    cluster_of,
+    rounds,
+    tolerance,
+)
 from autosplit.types import Cluster, LinkSpeed
-from autosplit.units import format_rate
+from autosplit.units import format_rate, format_share
 
 COMMAND = "torchrun --nproc-per-node 4 --no-python autosplit cluster probe -o cluster.toml"
 _LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 _LOPSIDED = 1.5
-"""Ratio of the bandwidths of two ways from which on it is worth a remark."""
+"""Ratio of the times of two ways from which on it is worth a remark."""
 
 Report = Callable[[int, int, str], None]
 
@@ -53,15 +62,29 @@ class Measured:
     cluster: Cluster
     ways: dict[Pair, tuple[LinkSpeed, LinkSpeed]]
 
-    def lopsided(self) -> list[str]:
-        """Return remarks on pairs one way of which is much slower than the other."""
-        names = [device.name for device in self.cluster.devices]
-        return [
-            f"{names[first]} sends {format_rate(there.bytes_per_s)} to {names[second]}, "
-            f"which sends {format_rate(back.bytes_per_s)} back"
+    def remarks(self) -> list[str]:
+        """Return what a user should know of the measurements."""
+        within = tolerance(self.ways.values())
+        found = [
+            f"{self._name(first)} sends {_rate(there)} to {self._name(second)}, "
+            f"which sends {_rate(back)} back"
             for (first, second), (there, back) in self.ways.items()
-            if there.bytes_per_s and back.bytes_per_s and _ratio(there, back) > _LOPSIDED
+            if not alike(there, back, max(within, _LOPSIDED))
         ]
+        if within > ALIKE:
+            share = format_share(within - 1)
+            found.append(
+                f"times of the two ways of a link differ by {share} here, so links within that of "
+                "each other are written as one: are the machines busy?"
+            )
+        return found
+
+    def _name(self, rank: int) -> str:
+        return self.cluster.devices[rank].name
+
+
+def _rate(link: LinkSpeed) -> str:
+    return format_rate(link.bytes_per_s or 0.0)
 
 
 def own_rank() -> int:
@@ -133,12 +156,7 @@ def probe(device: str, timeout_s: float, speed: bool, report: Report) -> Measure
         return None
     ways = {pair: meeting.read_link(pair) for pair in sorted(p for pairs in order for p in pairs)}
     links = {pair: both_ways(*there_and_back) for pair, there_and_back in ways.items()}
-    return Measured(cluster_of(members, links), ways)
-
-
-def _ratio(there: LinkSpeed, back: LinkSpeed) -> float:
-    rates = sorted((there.bytes_per_s or 1.0, back.bytes_per_s or 1.0))
-    return rates[1] / rates[0]
+    return Measured(cluster_of(members, links, tolerance(ways.values())), ways)
 
 
 def _pairs(count: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, combinations, product, zip_longest
 
@@ -93,16 +93,29 @@ def both_ways(there: LinkSpeed, back: LinkSpeed) -> LinkSpeed:
     return LinkSpeed(1 / s_per_byte, (there.latency_s + back.latency_s) / 2)
 
 
-def alike(first: LinkSpeed, second: LinkSpeed) -> bool:
-    """Return whether transfers take much the same time on both."""
-    for size in _JUDGED_BYTES:
-        seconds = sorted(_seconds(link, size) for link in (first, second))
-        if seconds[1] > ALIKE * seconds[0]:
-            return False
-    return True
+def tolerance(ways: Iterable[tuple[LinkSpeed, LinkSpeed]]) -> float:
+    """Return the ratio of times up to which links are one: ``ALIKE``, or what measuring is worth.
+
+    The two ways of a link are mostly alike. Where those of the middle pair are not, because
+    something else keeps the machines busy, no smaller difference of two links means anything.
+    """
+    return max(ALIKE, statistics.median([_ratio(there, back) for there, back in ways] or [1.0]))
 
 
-def cluster_of(members: Sequence[Member], links: Mapping[Pair, LinkSpeed]) -> Cluster:
+def alike(first: LinkSpeed, second: LinkSpeed, within: float = ALIKE) -> bool:
+    """Return whether transfers take much the same time on both, up to a ratio."""
+    return _ratio(first, second) <= within
+
+
+def _ratio(first: LinkSpeed, second: LinkSpeed) -> float:
+    """Return the larger ratio of the times of a small and a large message."""
+    ratios = (_seconds(first, size) / _seconds(second, size) for size in _JUDGED_BYTES)
+    return max(max(ratio, 1 / ratio) for ratio in ratios)
+
+
+def cluster_of(
+    members: Sequence[Member], links: Mapping[Pair, LinkSpeed], within: float = ALIKE
+) -> Cluster:
     """Return the cluster that ranks and the links between them make up.
 
     What most links have in common is said once, for all and for those inside of nodes; then of
@@ -114,24 +127,26 @@ def cluster_of(members: Sequence[Member], links: Mapping[Pair, LinkSpeed]) -> Cl
         The devices by rank.
     links
         Every pair of ranks, the lower first.
+    within
+        Ratio of times up to which links are one.
     """
     devices = _devices(members)
     inside = {pair: speed for pair, speed in links.items() if _in_one_node(devices, pair)}
     across = {pair: speed for pair, speed in links.items() if pair not in inside}
     if not links:
         return Cluster(devices)
-    default = typical([*(across or inside).values()])
-    within = typical([*inside.values()]) if across and inside else None
-    if within is not None and alike(within, default):
-        within = None
-    found = Cluster(devices, (), within, default)
-    found = _with_nodes(found, links) if across else found
-    return _with_devices(found, links)
+    default = typical([*(across or inside).values()], within)
+    node = typical([*inside.values()], within) if across and inside else None
+    if node is not None and alike(node, default, within):
+        node = None
+    found = Cluster(devices, (), node, default)
+    found = _with_nodes(found, links, within) if across else found
+    return _with_devices(found, links, within)
 
 
-def typical(speeds: Sequence[LinkSpeed]) -> LinkSpeed:
+def typical(speeds: Sequence[LinkSpeed], within: float = ALIKE) -> LinkSpeed:
     """Return the middle of those links that most others are like, with a few digits."""
-    classes = [[other for other in speeds if alike(speed, other)] for speed in speeds]
+    classes = [[other for other in speeds if alike(speed, other, within)] for speed in speeds]
     largest = max(classes, key=len)
     rates = [speed.bytes_per_s for speed in largest if speed.bytes_per_s is not None]
     latency_s = statistics.median(speed.latency_s for speed in largest)
@@ -151,23 +166,23 @@ def _in_one_node(devices: Sequence[Device], pair: Pair) -> bool:
     return devices[pair[0]].node == devices[pair[1]].node
 
 
-def _with_nodes(cluster: Cluster, links: Mapping[Pair, LinkSpeed]) -> Cluster:
+def _with_nodes(cluster: Cluster, links: Mapping[Pair, LinkSpeed], within: float) -> Cluster:
     by_nodes: dict[tuple[str, str], list[Pair]] = {}
     for first, second in links:
         ends = (cluster.devices[first].node, cluster.devices[second].node)
         by_nodes.setdefault(ends, []).append((first, second))
     own = []
     for ends, pairs in by_nodes.items():
-        usual = typical([links[pair] for pair in pairs])
-        if not alike(usual, _said(cluster, pairs[0])):
+        usual = typical([links[pair] for pair in pairs], within)
+        if not alike(usual, _said(cluster, pairs[0]), within):
             own.append(PairLink(ends, usual))
     return replace(cluster, links=tuple(own))
 
 
-def _with_devices(cluster: Cluster, links: Mapping[Pair, LinkSpeed]) -> Cluster:
+def _with_devices(cluster: Cluster, links: Mapping[Pair, LinkSpeed], within: float) -> Cluster:
     own = []
     for pair, speed in links.items():
-        if not alike(speed, _said(cluster, pair)):
+        if not alike(speed, _said(cluster, pair), within):
             names = (cluster.devices[pair[0]].name, cluster.devices[pair[1]].name)
             own.append(PairLink(names, typical([speed])))
     return replace(cluster, links=(*cluster.links, *own))

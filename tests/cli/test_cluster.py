@@ -93,7 +93,13 @@ def test_a_file_is_not_replaced_unasked(run, example, alone):
 def test_ways_of_unlike_speed_are_told(example):
     found = cluster.read(example)
     even, slow = LinkSpeed(1e9), LinkSpeed(1e8)
-    measured = Measured(found, {(0, 1): (even, even), (0, 2): (even, slow)})
-    assert measured.lopsided() == [
+    ways = {(0, 1): (even, even), (0, 2): (even, slow), (1, 2): (even, even)}
+    assert Measured(found, ways).remarks() == [
         "a100-0 sends 1.00 GB/s to a100-2, which sends 100 MB/s back",
     ]
+
+
+def test_busy_machines_are_told(example):
+    measured = Measured(cluster.read(example), {(0, 1): (LinkSpeed(2e9), LinkSpeed(1e9))})
+    (remark,) = measured.remarks()
+    assert "differ by 100 % here" in remark

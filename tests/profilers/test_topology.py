@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autosplit import cluster
-from autosplit.profilers.topology import Member, alike, both_ways, cluster_of, rounds, typical
+from autosplit.profilers.topology import (
+    ALIKE,
+    Member,
+    alike,
+    both_ways,
+    cluster_of,
+    rounds,
+    tolerance,
+    typical,
+)
 from autosplit.types import LinkSpeed
 
 FAST, SLOW = LinkSpeed(1e11, 5e-6), LinkSpeed(1e9, 5e-5)
@@ -77,6 +86,16 @@ def test_what_differs_a_little_is_one():
 
 def test_the_latency_of_a_slow_link_does_not_count():
     assert alike(LinkSpeed(1e7, 1e-6), LinkSpeed(1e7, 1e-4))
+
+
+def test_links_are_told_apart_no_finer_than_they_are_measured():
+    quiet, busy = (FAST, FAST), (LinkSpeed(1e9), LinkSpeed(2e9))
+    assert tolerance([quiet, quiet, busy]) == ALIKE
+    assert tolerance([busy, busy, quiet]) == pytest.approx(2.0)
+    assert tolerance([]) == ALIKE
+    odd = links("aaa", inside=LinkSpeed(1e9), p0_1=LinkSpeed(1.5e9))
+    assert len(cluster_of(members(*"aaa"), odd).links) == 1
+    assert not cluster_of(members(*"aaa"), odd, 2.0).links
 
 
 def test_both_ways_are_taken_together():
