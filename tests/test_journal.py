@@ -47,6 +47,23 @@ def test_another_run_reads_what_was_kept(tmp_path: Path) -> None:
     assert Journal(path, "key").records(Remark) == [Remark("later")]
 
 
+def test_parts_of_a_run_share_a_file_and_are_told_apart(tmp_path: Path) -> None:
+    path = tmp_path / "results"
+    journal = Journal(path, "key")
+    one, two = journal.part("one"), journal.part("two")
+    one.append(READINGS[0])
+    journal.append(Remark("of all"))
+    two.append(READINGS[1])
+    one.append(READINGS[2])
+    again = Journal(path, "key")
+    assert again.part("one").records(Reading) == [READINGS[0], READINGS[2]]
+    assert again.part("two").records(Reading) == two.records(Reading) == [READINGS[1]]
+    assert again.records(Reading) == []
+    assert again.records(Remark) == [Remark("of all")]
+    assert (len(again), len(again.part("one")), len(again.part("other"))) == (1, 2, 0)
+    assert path.read_text().count("\n") == 1 + 4
+
+
 def test_nothing_is_written_before_there_is_something(tmp_path: Path) -> None:
     Journal(tmp_path / "results", "key")
     Journal().append(Remark("in memory"))

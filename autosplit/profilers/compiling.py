@@ -51,7 +51,7 @@ def compiler(options: ProfileOptions, device: torch.device) -> Finish:
         compute.outputs,
         compute.clone,
         # Sizes are those of the example: each size of a sweep has code of its own, as a run has.
-        torch.compile(compute, dynamic=False),
+        torch.compile(compute.function, dynamic=False),
     )
 
 

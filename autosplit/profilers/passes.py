@@ -37,6 +37,11 @@ class Compute(Protocol):
         """Whether it writes to each value it takes, and must be given a copy."""
         ...
 
+    @property
+    def function(self) -> Callable[..., tuple[Any, ...]]:
+        """The plain Python function that runs."""
+        ...
+
     def __call__(self, *tensors: Tensor) -> tuple[Any, ...]:
         """Return the outputs for the inputs."""
         ...

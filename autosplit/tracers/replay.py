@@ -29,6 +29,8 @@ class Replay:
         that it writes to and that are used afterwards.
     clone
         For each input, whether the nodes write to its memory: pass a copy to keep the original.
+    function
+        The same as a plain function, for who compiles it.
     """
 
     def __init__(
@@ -43,11 +45,11 @@ class Replay:
         self.outputs = outputs
         self.clone = clone
         self.source = source
-        self._function = function
+        self.function = function
 
     def __call__(self, *tensors: torch.Tensor) -> tuple[Any, ...]:
         """Run the nodes."""
-        return self._function(*tensors)
+        return self.function(*tensors)
 
 
 def compile_nodes(

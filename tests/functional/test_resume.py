@@ -9,13 +9,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 import torch
 
 from autosplit import workflow
-from autosplit.errors import AutosplitError, DataError
+from autosplit.errors import AutosplitError, DataError, UsageError
 from autosplit.journal import Journal
 from autosplit.layers import Layer
 from autosplit.profilers import ProfileOptions
@@ -38,10 +39,21 @@ def timeless(found: Profile) -> Profile:
             layer,
             forward=dataclasses.replace(nothing, samples=layer.forward.samples),
             backward=dataclasses.replace(nothing, samples=layer.backward.samples),
+            weight_gradient_s=0.0,
         )
         for layer in found.layers
     )
-    return dataclasses.replace(found, layers=layers, whole=None, notes=())
+    sweep = tuple(
+        dataclasses.replace(
+            point,
+            layers=tuple(
+                dataclasses.replace(sample, forward_s=0.0, backward_s=0.0, weight_gradient_s=0.0)
+                for sample in point.layers
+            ),
+        )
+        for point in found.sweep
+    )
+    return dataclasses.replace(found, layers=layers, whole=None, notes=(), sweep=sweep)
 
 
 class Stop(Exception):  # noqa: N818 - it stands for the end of a process
@@ -55,11 +67,11 @@ def stopped_at(
     original = getattr(kind, method)
     calls: list[tuple[Any, ...]] = []
 
-    def counted(self: object, *args: Any) -> object:
+    def counted(self: object, *args: Any, **named: Any) -> object:
         calls.append(args)
         if len(calls) == last:
             raise Stop
-        return original(self, *args)
+        return original(self, *args, **named)
 
     monkeypatch.setattr(kind, method, counted)
     return calls
@@ -97,6 +109,30 @@ def test_no_layer_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     count = len(calls)
     assert workflow.profile(ref, options, partial=partial) == found
     assert len(calls) == count
+
+
+@pytest.mark.parametrize("on_meta", [False, True])
+def test_a_sweep_goes_on_at_the_size_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_meta: bool
+) -> None:
+    ref, partial = dataclasses.replace(walk.sample("mlp"), on_meta=on_meta), tmp_path / "partial"
+    sizes = {"batch": (1, 2, 4)}
+    whole = workflow.sweep(ref, sizes, OPTIONS)
+    assert [point.size("batch") for point in whole.sweep] == [1, 2, 4]
+    assert len({sum(point.storage_bytes) for point in whole.sweep}) == 3
+    each = 1 + OPTIONS.min_repetitions  # the first warms up
+    calls = stopped_at(monkeypatch, Session, "repetition", each + 3)
+    with pytest.raises(Stop):
+        workflow.sweep(ref, sizes, OPTIONS, partial=partial)
+    found = workflow.sweep(ref, sizes, OPTIONS, partial=partial)
+    assert timeless(found) == timeless(whole)
+    # The second size was warm and had one repetition: it is kept, and on meta whole layers are.
+    kept = 0 if on_meta else 1
+    assert len(calls) == each + 3 + (each - kept) + each
+    assert workflow.sweep(ref, sizes, OPTIONS, partial=partial) == found
+    assert len(calls) == each + 3 + (each - kept) + each
+    with pytest.raises(DataError, match="results of another run"):
+        workflow.sweep(ref, {"batch": (1, 2)}, OPTIONS, partial=partial)
 
 
 def test_results_of_another_batch_size_are_refused(tmp_path: Path) -> None:
@@ -143,32 +179,72 @@ def test_kill_and_interrupt_leave_what_the_same_command_goes_on_from(tmp_path: P
     assert {layer.forward.samples % 60 for layer in found.layers} == {0}
 
 
+def lines_of(partial: Path) -> list[dict[str, Any]]:
+    """Return the whole records of a journal, its head left out."""
+    content = partial.read_bytes() if partial.exists() else b""
+    whole = content[: content.rfind(b"\n") + 1]
+    return [json.loads(line) for line in whole.splitlines()[1:]]
+
+
+def killed(process: subprocess.Popen[str], partial: Path, random: Random) -> None:
+    """Kill a run a moment after it has added some records, both by chance."""
+    wanted = len(lines_of(partial)) + random.randrange(4)
+    deadline = time.monotonic() + 120
+    while process.poll() is None and len(lines_of(partial)) < wanted:
+        assert time.monotonic() < deadline, "no results came"
+        time.sleep(0.005)
+    time.sleep(random.uniform(0, 0.2))
+    process.kill()
+    process.communicate()
+
+
+KILLED = {
+    "repetitions": (["--repetitions", "60"], 60),
+    "layers": (["--repetitions", "4", "--on-meta", "--granularity", "op"], None),
+    "sizes": (["--repetitions", "12", "--batch-size", "1,2,3,4"], 4 * (12 + 1)),
+    "sizes on meta": (["--repetitions", "2", "--on-meta", "--batch-size", "1,2,3"], None),
+}
+
+
 @pytest.mark.slow
-def test_killed_at_ten_moments_the_profile_is_that_of_one_run(tmp_path: Path) -> None:
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", KILLED)
+def test_killed_at_ten_moments_the_profile_is_that_of_one_run(tmp_path: Path, kind: str) -> None:
+    arguments, expected = KILLED[kind]
+    once, once_partial = tmp_path / "once.json", tmp_path / "once.json.partial"
     output, partial = tmp_path / "profile.json", tmp_path / "profile.json.partial"
-    repeat = ("--repetitions", "40")
-    kept: list[bytes] = []
-    for moment in range(10):
-        process = started(output, *repeat)
-        try:
-            process.wait(timeout=3 + 0.37 * moment)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-        if output.exists():
-            break
-        content = partial.read_bytes() if partial.exists() else b""
-        whole = content[: content.rfind(b"\n") + 1]
-        assert not kept or whole.startswith(kept[-1])
-        kept.append(whole)
-    process = started(output, *repeat, *(["--force"] if output.exists() else []))
-    process.communicate(timeout=200)
-    assert process.returncode == 0
-    plain = workflow.profile(
-        walk.sample("gpt").spec,
-        dataclasses.replace(OPTIONS, min_repetitions=40, max_repetitions=40),
-    )
-    assert timeless(load(Profile, output)) == timeless(plain)
+    random = Random(kind)
+
+    def run(target: Path) -> list[dict[str, Any]]:
+        """Run to the end, and return all that was kept: under a second name it outlives that."""
+        journal, second = target.with_name(f"{target.name}.partial"), tmp_path / "second"
+        process = started(target, *arguments)
+        while process.poll() is None and not journal.exists():
+            time.sleep(0.005)
+        second.hardlink_to(journal)
+        _, said = process.communicate(timeout=300)
+        assert process.returncode == 0, said
+        assert not journal.exists()
+        found = lines_of(second)
+        second.unlink()
+        return found
+
+    whole = run(once)
+    assert not once_partial.exists()
+    kept: list[dict[str, Any]] = []
+    for _ in range(10):
+        killed(started(output, *arguments), partial, random)
+        assert not output.exists()
+        now = lines_of(partial)
+        assert now[: len(kept)] == kept  # nothing is lost, nothing is written twice
+        kept = now
+    assert 0 < len(kept) < len(whole)
+    found = run(output)
+    assert found[: len(kept)] == kept
+    assert len(found) == len(whole) == (expected or len(whole))
+    names = [(r.get("part"), r["LayerFindings"]["layer"]) for r in found if "LayerFindings" in r]
+    assert len(set(names)) == len(names)
+    assert timeless(load(Profile, output)) == timeless(load(Profile, once))
 
 
 def test_layers_that_do_not_fit_together_are_measured_alone(
@@ -191,14 +267,26 @@ def test_layers_that_do_not_fit_together_are_measured_alone(
     assert set(tried[1:]) == {1}
 
 
-def test_a_layer_that_does_not_fit_alone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layer_on_meta_that_does_not_fit_alone_is_modelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def full(self: _Measurement, layers: list[Layer]) -> object:
         raise MemoryError("tried to allocate 80.00 GiB")
 
     monkeypatch.setattr(_Measurement, "_measure", full)
-    with pytest.raises(AutosplitError, match="does not hold layer ") as raised:
-        workflow.profile(dataclasses.replace(walk.sample("mlp"), on_meta=True), OPTIONS)
+    ref = dataclasses.replace(walk.sample("mlp"), on_meta=True)
+    found = workflow.profile(ref, OPTIONS)
+    assert {layer.source for layer in found.layers} == {"modelled"}
+    assert any("costs are modelled from their work" in note for note in found.notes)
+    with monkeypatch.context() as without:
+        without.setattr("autosplit.profilers.analytic.find", no_device)
+        with pytest.raises(AutosplitError, match="does not hold layer ") as raised:
+            workflow.profile(ref, OPTIONS)
     assert "--batch-size" in (raised.value.hint or "")
+
+
+def no_device(name: str) -> object:
+    raise UsageError(f"no device {name!r} in the table")
 
 
 def test_a_journal_holds_plain_repetitions(tmp_path: Path) -> None:
