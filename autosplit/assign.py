@@ -29,6 +29,9 @@ _CHUNKS_GAP = 0.01
 
 _ALIKE: tuple[Literal["none", "all"], ...] = ("none", "all")
 
+_ALIKE_S = 2.0
+"""Seconds for each choice of recomputation that is the same for all layers."""
+
 _TASTE_S = 5.0
 """Most seconds for choosing among plans of equal worth; tenths of one are usual."""
 
@@ -111,16 +114,24 @@ def assign(
         Whether every solver answers, and a difference is an error.
     """
     deadline = time.monotonic() + request.time_limit_s
-    best = _best_variant(model, wishes, request, devices, cross_check)
+    best = _best_variant(model, wishes, _less_alike(request), devices, cross_check)
     if request.recompute != "auto" or (isinstance(best, Answer) and best.proven):
         return best
     # Without a proof, a choice made for all layers alike may be better than one for each.
     floor_s = model.even_bound_s() if devices is None else 0.0
     for mode in _ALIKE:
-        left_s = max(_LEAST_S, deadline - time.monotonic())
-        alike = replace(request, recompute=mode, time_limit_s=left_s)
+        limit_s = min(_ALIKE_S, max(_LEAST_S, deadline - time.monotonic()))
+        alike = replace(request, recompute=mode, time_limit_s=limit_s)
         best = _kept(best, _best_variant(model, wishes, alike, devices, cross_check), floor_s)
     return best
+
+
+def _less_alike(request: PlanRequest) -> PlanRequest:
+    """Keep time for the choices that are the same for all layers."""
+    if request.recompute != "auto":
+        return request
+    kept_s = min(len(_ALIKE) * _ALIKE_S, request.time_limit_s / 4)
+    return replace(request, time_limit_s=request.time_limit_s - kept_s)
 
 
 def _kept(best: Answer | Failure, other: Answer | Failure, floor_s: float) -> Answer | Failure:

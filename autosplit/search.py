@@ -29,8 +29,9 @@ _GAP = 0.01
 _EQUAL = 1e-3
 """Relative difference of steps below which one is as fast as the other."""
 
-Outcome = Literal["planned", "impossible", "slower", "late"]
-"""Whether there is a plan, there is none, its bound rules it out, or the time was up before."""
+Outcome = Literal["planned", "impossible", "slower", "same", "late"]
+"""Whether there is a plan, there is none, its bound rules it out, it is another one's (nothing
+needs to be recomputed), or the time was up before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +172,8 @@ class _Search:
 
     def __post_init__(self) -> None:
         self.fastest: list[float] = []
+        # Configurations that fit without any care for memory.
+        self.roomy: set[tuple[int, PlanRequest]] = set()
 
     @property
     def left_s(self) -> float:
@@ -188,16 +191,39 @@ class _Search:
         """Return a configuration with its plan, unless it cannot be among the best."""
         if candidate.outcome == "impossible":
             return candidate
+        plain = (candidate.microbatch_size, replace(candidate.request, recompute="none"))
+        if candidate.request.recompute == "auto" and plain in self.roomy:
+            reason = "nothing needs to be recomputed: everything fits"
+            return replace(candidate, outcome="same", reason=reason)
         if len(self.fastest) >= _KEPT and candidate.most_samples_per_s < self.fastest[-1]:
             return replace(candidate, outcome="slower")
         if self.fastest and self.left_s <= 0:
             reason = f"not tried: the {self.time_limit_s:g} s were over"
             return replace(candidate, outcome="late", reason=reason)
         limit_s, gap = max(_LEAST_S, self.left_s / _KEPT), max(_GAP, candidate.request.gap)
-        found = self._planned(measured, candidate, limit_s, gap)
+        found = self._roomy(measured, candidate, limit_s, gap)
+        if found is None:
+            found = self._planned(measured, candidate, limit_s, gap)
         if found.plan is not None:
             self.fastest = sorted((*self.fastest, found.samples_per_s), reverse=True)[:_KEPT]
         return found
+
+    def _roomy(
+        self, measured: Measured, candidate: Candidate, limit_s: float, gap: float
+    ) -> Candidate | None:
+        """Return a configuration with a plan for devices without a limit, where that fits too.
+
+        It is found much sooner, and where it fits recomputation can only lose.
+        """
+        request = candidate.request
+        if request.memory_bytes is None or request.recompute != "none" or request.cluster:
+            return None
+        free = replace(candidate, request=replace(request, memory_bytes=None))
+        found = replace(self._planned(measured, free, limit_s, gap), request=request)
+        if found.plan is None or found.memory_bytes > request.memory_bytes:
+            return None
+        self.roomy.add((candidate.microbatch_size, request))
+        return replace(found, plan=replace(found.plan, request=request))
 
     def refined(self, measured: Measured, best: Candidate) -> Candidate:
         """Give the time that is left to the best plan where its proof was cut short."""

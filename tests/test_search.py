@@ -125,3 +125,14 @@ def test_numbers_that_no_configuration_has():
     with pytest.raises(UsageError) as caught:
         search([sized(1)], devices=2, global_batch=4, stages=7)
     assert "asked for" in caught.value.message
+
+
+def test_nothing_is_recomputed_where_everything_fits():
+    heavy = sized(1, saved_bytes=[1000] * 8)
+    request = dataclasses.replace(ANY, memory_bytes=100_000)
+    found = search([heavy], request, devices=2, global_batch=4, schedules=("1f1b",))
+    assert found.best.request == dataclasses.replace(
+        request, stages=2, microbatches=4, ranks=2, schedule="1f1b"
+    )
+    outcomes = {each.outcome for each in found.candidates if each.request.recompute == "auto"}
+    assert outcomes == {"same"}
