@@ -21,6 +21,30 @@ def test_times_are_modelled_for_a_device_of_the_table(run, folder):
     assert run("plan", "profile.json", "--stages", "2").exit_code == ExitCode.OK
 
 
+def test_one_profile_of_operations_serves_every_granularity(run, folder):
+    for name, granularity in (("ops.json", "op"), ("layers.json", "layer")):
+        told = run("profile", MLP, "--analytic", "t4", "-o", name, "--granularity", granularity)
+        assert told.exit_code == ExitCode.OK, told.stderr
+        assert ("--stages 2 --granularity op" in told.stderr) == (granularity == "op")
+
+    def objective(name, granularity):
+        result = run("plan", name, "--stages", "2", "--granularity", granularity, "--json")
+        assert result.exit_code == ExitCode.OK, result.stderr
+        plan = json.loads(result.stdout)
+        placed = [layer for stage in plan["stages"] for layer in stage["layers"]]
+        assert len(placed) == len(set(placed))
+        assert plan["status"] == "optimal"
+        return plan["objective_s"]
+
+    by_op, by_layer, by_block = (objective("ops.json", each) for each in ("op", "layer", "block"))
+    assert by_op <= by_layer * (1 + 1e-9)
+    assert by_layer <= by_block * (1 + 1e-9)
+    assert by_layer == pytest.approx(objective("layers.json", "layer"), rel=0.05)
+    refused = run("plan", "layers.json", "--stages", "2", "--granularity", "op")
+    assert refused.exit_code == ExitCode.USAGE
+    assert "--granularity op" in refused.stderr
+
+
 def test_several_sizes_are_profiled_and_planned(run, folder):
     result = run("profile", MLP, "--analytic", "t4", "--batch-size", "4,1,2")
     assert result.exit_code == ExitCode.OK, result.stderr
