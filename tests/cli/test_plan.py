@@ -260,6 +260,23 @@ def test_a_batch_is_searched_for_and_the_best_kept(run, profile_file, folder):
     assert data["step_s"] == data["candidates"][0]["step_s"] == plan.step_s
 
 
+def test_what_is_said_with_a_global_batch_is_not_searched(run, profile_file):
+    asked = ("plan", profile_file, "--gpus", "2", "--global-batch", "32", "--json")
+    said = ("--schedule", "gpipe", "--stages", "2", "--no-replicas")
+    data = json.loads(run(*asked, *said).stdout)
+    (only,) = data["candidates"]
+    assert (only["schedule"], only["stages"], only["replicas"]) == ("gpipe", 2, 1)
+    assert (only["devices"], only["outcome"], only["reason"]) == (2, "planned", "")
+    assert "not tried: replicas" in data["left_out"]
+    assert data["stopped"] is None
+
+
+def test_a_search_needs_devices(run, profile_file):
+    result = run("plan", profile_file, "--global-batch", "32")
+    assert result.exit_code == ExitCode.USAGE
+    assert "give --gpus" in result.stderr
+
+
 def test_plans_made_by_hand_are_never_ahead(run, profile_file):
     result = run("plan", profile_file, "--stages", "3", "--compare", "--json")
     data = json.loads(result.stdout)
