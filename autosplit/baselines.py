@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from autosplit.constraints import Constraints
 from autosplit.cost import CostModel
 from autosplit.registry import Registry
 from autosplit.simulate import simulate
@@ -32,7 +33,7 @@ class Comparison:
     memory_bytes
         Peak memory of the fullest rank.
     fits
-        Whether every rank fits its device.
+        Whether every rank fits its device and every wish is granted.
     """
 
     name: str
@@ -42,8 +43,8 @@ class Comparison:
     fits: bool
 
 
-def compare(model: CostModel) -> tuple[Comparison, ...]:
-    """Return what every baseline costs, in the order of their names."""
+def compare(model: CostModel, wishes: Constraints | None = None) -> tuple[Comparison, ...]:
+    """Return what every baseline costs, in the order of their names; none looks at wishes."""
     found = []
     for name in BASELINES:
         stage_of = BASELINES[name](model)
@@ -59,7 +60,8 @@ def compare(model: CostModel) -> tuple[Comparison, ...]:
                 step_s=timeline.step_s,
                 bottleneck_s=cost.bottleneck_s,
                 memory_bytes=max(model.rank_bytes(cost)),
-                fits=not any(model.rank_excess(cost)),
+                fits=not any(model.rank_excess(cost))
+                and (wishes is None or wishes.met_by(stage_of)),
             )
         )
     return tuple(found)

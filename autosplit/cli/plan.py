@@ -228,6 +228,7 @@ def command(
         expect(improve, PLAN)
     subject = workflow.read_profile(files[0])
     if not isinstance(subject, Profile):
+        _refuse_wishes(wishes)
         limits = {name: wishes[name] for name in ("solver", "time_limit_s", "gap")}
         with terminal.step("plan"):
             placed = workflow.place(subject, host_cpu=host_cpu, cross_check=cross_check, **limits)
@@ -350,6 +351,18 @@ def _link(wishes: dict[str, Any], said: bool) -> dict[str, Any]:
         "latency_s": ASSUMED_LATENCY_S if latency_s is None else latency_s,
         "link_assumed": True,
     }
+
+
+def _refuse_wishes(wishes: dict[str, Any]) -> None:
+    """Refuse wishes for a workload file, whose nodes lie in no modules."""
+    for name in ("pins", "together", "apart", "alone", "boundaries"):
+        if wishes[name]:
+            option = "--pin" if name == "pins" else f"--{name}"
+            raise UsageError(
+                f"{option} is for profiles",
+                cause="a workload file says itself what runs where",
+                hint=f"leave out {option}",
+            )
 
 
 def _refuse_more_than_one(files: tuple[Path, ...]) -> None:

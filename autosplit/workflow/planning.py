@@ -118,12 +118,14 @@ def compare(
     profile: Profile | PathLike, request: PlanRequest, *, batch_size: int | None = None
 ) -> tuple[Comparison, ...]:
     """Return what plans made by hand would cost under the same request, at the same batch size."""
-    from autosplit import baselines, graph, planner
+    from autosplit import baselines, constraints, graph, planner
 
     found = as_profile(profile)
     if found.sweep:
         found = at_batch(found, batch_size)
-    return baselines.compare(planner.ordered_model(graph.build(found), request))
+    layers = graph.build(found)
+    model = planner.ordered_model(layers, request)
+    return baselines.compare(model, constraints.read(layers, request))
 
 
 def timeline(plan: Plan | PathLike, profile: Profile | PathLike | None = None) -> Timeline:

@@ -328,6 +328,24 @@ def test_a_workload_file_brings_its_own_devices(run, folder):
     assert sorted(name for stage in data["stages"] for name in stage["layers"]) == list("0123")
 
 
+@pytest.mark.parametrize(
+    "wish", [("--pin", "0=1"), ("--apart", "0,1"), ("--alone", "0"), ("--boundaries", "1")]
+)
+def test_wishes_for_a_workload_file_are_refused(run, folder, wish):
+    (folder / "workload.json").write_text(json.dumps(WORKLOAD))
+    result = run("plan", "workload.json", *wish)
+    assert result.exit_code == ExitCode.USAGE
+    assert f"{wish[0]} is for profiles" in result.stderr
+
+
+def test_plans_made_by_hand_that_grant_no_wish_are_told(run, profile_file):
+    asked = ("plan", profile_file, "--stages", "2", "--alone", "head", "--compare", "--json")
+    found = json.loads(run(*asked).stdout)
+    alone = found["stages"][1]["layers"] == ["head"]
+    assert alone
+    assert not all(each["fits"] for each in found["baselines"])
+
+
 def test_a_profile_that_is_missing_or_foreign_is_told(run, folder):
     (folder / "foreign.json").write_text("{}")
     assert "none.json does not exist" in run("plan", "none.json", "--stages", "2").stderr
