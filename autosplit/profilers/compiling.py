@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from autosplit.errors import UsageError
+from autosplit.errors import AutosplitError, UsageError
 from autosplit.profilers.base import ProfileOptions
 from autosplit.profilers.passes import Compute
 
@@ -32,7 +32,14 @@ class _Compiled:
     function: Callable[..., tuple[Any, ...]]
 
     def __call__(self, *tensors: Tensor) -> tuple[Any, ...]:
-        return self.function(*tensors)
+        try:
+            return self.function(*tensors)
+        except torch._dynamo.exc.TorchDynamoException as error:
+            raise AutosplitError(
+                f"torch cannot compile the layer that gives {', '.join(self.outputs)}",
+                cause=str(error).strip().split("\n")[0],
+                hint="profile without --compile",
+            ) from error
 
 
 def compiler(options: ProfileOptions, device: torch.device) -> Finish:
