@@ -13,15 +13,16 @@ import itertools
 import json
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
-from typing import Any
-
-import networkx as nx
+from typing import TYPE_CHECKING, Any
 
 from autosplit.errors import DataError
 from autosplit.readers.base import READERS, field, number
 from autosplit.readers.workload import Workload
 from autosplit.serialize import parse_json
 from autosplit.solvers.base import ChainProblem, Link, Net
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 MS = 1e-3
 
@@ -160,6 +161,8 @@ def _flag(value: Any, place: str) -> bool:
 
 
 def _refuse_cycles(nodes: dict[Hashable, _Node], edges: list[_Edge], source: str) -> None:
+    import networkx as nx
+
     plain: nx.DiGraph[Hashable] = nx.DiGraph((edge.source, edge.target) for edge in edges)
     if circle := _cycle(plain):
         names = " -> ".join(nodes[key].name for key in circle)
@@ -180,6 +183,8 @@ def _refuse_cycles(nodes: dict[Hashable, _Node], edges: list[_Edge], source: str
 
 
 def _cycle(graph: nx.DiGraph[Any]) -> list[Any]:
+    import networkx as nx
+
     try:
         edges = nx.find_cycle(graph)
     except nx.NetworkXNoCycle:
@@ -244,6 +249,8 @@ def _groups(
     Colours are ordered by their forward edges. A colour without a forward node is ordered by its
     backward edges, mirrored; where mirroring closes a circle, the colours become one group.
     """
+    import networkx as nx
+
     by_key = {node.key: node for node in nodes}
     with_forward = {node.colour for node in nodes if not node.backward}
     order: nx.DiGraph[Colour] = nx.DiGraph()
