@@ -44,6 +44,9 @@ _LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADD
 _LOPSIDED = 1.5
 """Ratio of the times of two ways from which on it is worth a remark."""
 
+_GRACE = timedelta(seconds=3)
+"""Wait for another rank to name the one at fault."""
+
 Report = Callable[[int, int, str], None]
 
 
@@ -235,8 +238,20 @@ class _Meeting:
         try:
             self.store.wait(keys, self.timeout)
         except RuntimeError:
+            if (silent := self._silent()) is not None:
+                raise self._gone(self.names[silent]) from None
             late = [name for name, key in zip(self.names, keys, strict=True) if not self._has(key)]
             raise self._gone(", ".join(late) or "the store") from None
+
+    def _silent(self) -> int | None:
+        """Return the rank that did not answer the one it is measured with, if there is one.
+
+        That other rank, which is late as well, soon says so.
+        """
+        with contextlib.suppress(RuntimeError):
+            self.store.wait(["silent"], _GRACE)
+            return int(json.loads(self.store.get("silent")))
+        return None
 
     def _has(self, key: str) -> bool:
         with contextlib.suppress(RuntimeError):
@@ -278,6 +293,8 @@ class _Meeting:
         try:
             yield
         except RuntimeError:
+            with contextlib.suppress(RuntimeError):
+                self.tell("silent", other)
             raise self._gone(self.names[other]) from None
 
 

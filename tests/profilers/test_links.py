@@ -29,10 +29,18 @@ def test_times_that_do_not_grow_give_the_largest_message():
 # ---------------------------------------------------------------- real processes
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-HANGING = """
-import os, sys, time
+ABSENT = """
+import os, time
 if os.environ["RANK"] == "1":
     time.sleep(600)
+from autosplit.cli.main import main
+main()
+"""
+SILENT = """
+import os, time
+from autosplit.profilers import probe
+if os.environ["RANK"] == "1":
+    probe.Wire.follow = lambda wire: time.sleep(600)
 from autosplit.cli.main import main
 main()
 """
@@ -52,15 +60,18 @@ def test_ranks_measure_each_other(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_rank_that_hangs_is_named(tmp_path):
+@pytest.mark.parametrize("hanging", [ABSENT, SILENT], ids=["absent", "silent"])
+def test_a_rank_that_hangs_is_named(tmp_path, hanging):
     script = tmp_path / "hanging.py"
-    script.write_text(HANGING)
+    script.write_text(hanging)
     arguments = ["cluster", "probe", "--timeout", "5s", "--no-speed", "--device", "cpu"]
     output = run(
-        [*TORCHRUN, "--nproc-per-node=2", str(script), *arguments],
+        [*TORCHRUN, "--nproc-per-node=3", str(script), *arguments],
         folder=tmp_path,
         limit_s=200,
         fails=True,
     )
-    assert "no answer from rank 1" in output
+    told = [line for line in output.splitlines() if "no answer from" in line]
+    assert told
+    assert all("rank 1" in line and "rank 0" not in line for line in told), output
     assert not (tmp_path / "cluster.toml").exists()
