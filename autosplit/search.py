@@ -277,7 +277,7 @@ def _lost(candidate: Candidate, best: Candidate, plan: Plan, at_best: Plan) -> s
     more_s = format_seconds(spent[worst] - least[worst])
     reason = f"{format_share(slower)} slower: {more_s} more {worst}"
     if worst == _COMPUTE and candidate.devices < best.devices:
-        reason += f", on {candidate.devices} devices instead of {best.devices}"
+        reason += f", using {candidate.devices} of {best.devices} devices"
     return reason
 
 
