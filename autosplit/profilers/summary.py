@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from autosplit.layers import Grouping
 from autosplit.layers.cache import cache_bytes
 from autosplit.layers.estimate import Estimate
+from autosplit.layers.late_weights import has_late_weights
 from autosplit.program import Program, TensorSpec
 from autosplit.serialize import digest
 from autosplit.types import (
@@ -95,7 +96,9 @@ def summarise(
             flops=findings.flops[index],
             work=estimate.layer(layer.nodes),
             cache_bytes=0 if training else cache_bytes(program, layer.nodes),
-            weight_gradient_s=findings.weight_gradient_s[index],
+            weight_gradient_s=findings.weight_gradient_s[index]
+            if has_late_weights(program, layer.nodes)
+            else 0.0,
             source=findings.sources[index],
         )
         for index, layer in enumerate(grouping.layers)

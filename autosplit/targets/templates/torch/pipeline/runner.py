@@ -50,7 +50,8 @@ class Pipeline:
     schedule
         A name in ``schedules.SCHEDULES``.
     split_backward
-        Whether a zero-bubble schedule computes gradients of weights later than those of inputs.
+        Whether a zero-bubble schedule computes gradients of weights later than those of inputs,
+        for stages whose parameters are whole.
     autocast
         dtype of autocast for stages and loss; None for none.
     recompute
@@ -84,6 +85,11 @@ class Pipeline:
             torch.autocast, device.type, dtype=autocast, enabled=autocast is not None
         )
         self._recompute = frozenset(recompute)
+        self._reductions = {
+            k: Reduction(stage)
+            for k, stage in self.stages.items()
+            if any(map(is_divided, stage.parameters()))
+        }
         later = split_backward and find_schedule(schedule, routing.run.ranks).split
         self._relays = {
             k: Relay(
@@ -92,14 +98,10 @@ class Pipeline:
                 routing,
                 self._autocast,
                 k in self._recompute,
-                LaterWeightGradients() if later else None,
+                # Parts of a gradient are summed in backward, so that it must be there by then.
+                LaterWeightGradients() if later and k not in self._reductions else None,
             )
             for k, stage in self.stages.items()
-        }
-        self._reductions = {
-            k: Reduction(stage)
-            for k, stage in self.stages.items()
-            if any(map(is_divided, stage.parameters()))
         }
         self._chain = FakeChain(routing, factories, device, self._autocast)
         self._shared = SharedGradients(routing, self.stages, device, replicas)
