@@ -188,21 +188,37 @@ def lines_of(partial: Path) -> list[dict[str, Any]]:
 
 def killed(process: subprocess.Popen[str], partial: Path, random: Random) -> None:
     """Kill a run a moment after it has added some records, both by chance."""
-    wanted = len(lines_of(partial)) + random.randrange(4)
+    wanted = len(lines_of(partial)) + random.randrange(3)
     deadline = time.monotonic() + 120
     while process.poll() is None and len(lines_of(partial)) < wanted:
         assert time.monotonic() < deadline, "no results came"
         time.sleep(0.005)
-    time.sleep(random.uniform(0, 0.2))
+    time.sleep(random.uniform(0, 0.05))
     process.kill()
     process.communicate()
 
 
+ON_META = """
+import sys
+from autosplit import workflow
+from autosplit.profilers import ProfileOptions
+from autosplit.types import ModelRef
+
+spec, output = sys.argv[1:]
+# With so small a budget layers are measured, and kept, one by one.
+options = ProfileOptions("cpu", min_repetitions=60, max_repetitions=60, resident_bytes=1)
+ref, sizes, partial = ModelRef(spec, on_meta=True), {"batch": (1, 2, 3, 4)}, output + ".partial"
+workflow.save(workflow.sweep(ref, sizes, options, partial=partial), output)
+__import__("os").unlink(partial)
+"""
+
 KILLED = {
-    "repetitions": (["--repetitions", "60"], 60),
-    "layers": (["--repetitions", "4", "--on-meta", "--granularity", "op"], None),
-    "sizes": (["--repetitions", "12", "--batch-size", "1,2,3,4"], 4 * (12 + 1)),
-    "sizes on meta": (["--repetitions", "2", "--on-meta", "--batch-size", "1,2,3"], None),
+    "repetitions": (["-m", "autosplit", "profile", "--repetitions", "60"], 60),
+    "sizes": (
+        ["-m", "autosplit", "profile", "--repetitions", "12", "--batch-size", "1,2,3,4"],
+        4 * (12 + 1),
+    ),
+    "sizes on meta": (["-c", ON_META], None),
 }
 
 
@@ -215,10 +231,17 @@ def test_killed_at_ten_moments_the_profile_is_that_of_one_run(tmp_path: Path, ki
     output, partial = tmp_path / "profile.json", tmp_path / "profile.json.partial"
     random = Random(kind)
 
+    def begun(target: Path) -> subprocess.Popen[str]:
+        where = ["-o", str(target)] if "-m" in arguments else [str(target)]
+        command = [sys.executable, *arguments, walk.sample("gpt").spec, *where]
+        return subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+
     def run(target: Path) -> list[dict[str, Any]]:
         """Run to the end, and return all that was kept: under a second name it outlives that."""
         journal, second = target.with_name(f"{target.name}.partial"), tmp_path / "second"
-        process = started(target, *arguments)
+        process = begun(target)
         while process.poll() is None and not journal.exists():
             time.sleep(0.005)
         second.hardlink_to(journal)
@@ -233,7 +256,7 @@ def test_killed_at_ten_moments_the_profile_is_that_of_one_run(tmp_path: Path, ki
     assert not once_partial.exists()
     kept: list[dict[str, Any]] = []
     for _ in range(10):
-        killed(started(output, *arguments), partial, random)
+        killed(begun(output), partial, random)
         assert not output.exists()
         now = lines_of(partial)
         assert now[: len(kept)] == kept  # nothing is lost, nothing is written twice
