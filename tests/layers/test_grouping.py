@@ -208,3 +208,16 @@ def test_thousands_of_operations_are_grouped_in_seconds() -> None:
     grouping = group(transformer(1000))
     assert len(grouping.layers) == 2002
     assert all(re.fullmatch(r"embed|head|h\.\d+\.(up|down)", x.name) for x in grouping.layers)
+
+
+def test_operations_know_the_layer_they_are_a_part_of() -> None:
+    program = transformer(3)
+    layers = group(program)
+    operations = group(program, granularity="op")
+    blocks = {layer.name: layer.block for layer in layers.layers}
+    assert len(operations.layers) > len(layers.layers)
+    for operation in operations.layers:
+        assert {layers.layer_of[node] for node in operation.nodes} == {operation.layer}
+        assert operation.layer is not None
+        assert operation.block == blocks[operation.layer]
+    assert all(layer.layer is None for layer in layers.layers)
