@@ -4,12 +4,13 @@ from collections import Counter
 
 import pytest
 
-from autosplit import schedules
+from autosplit import planner, schedules
 from autosplit.cost import BoundaryCost, PlanCost, StageCost
 from autosplit.errors import UsageError
 from autosplit.schedules import SCHEDULES, Kind
 from autosplit.simulate import simulate
-from autosplit.types import StageMemory
+from autosplit.types import PlanRequest, StageMemory
+from tests import examples
 
 pipelining = pytest.importorskip("torch.distributed.pipelining", exc_type=ImportError)
 
@@ -116,3 +117,17 @@ def test_a_refusal_says_what_to_try(name):
             schedules.make(*case)
         assert caught.value.cause
         assert caught.value.hint
+
+
+@every_schedule
+def test_the_planner_refuses_what_cannot_run(name):
+    refused = {
+        (stages, microbatches, ranks)
+        for case, stages, microbatches, ranks in (*cases(), (name, 3, 4, 2), (name, 4, 4, 3))
+        if case == name and stages <= 6 and not make(name, stages, microbatches, ranks)
+    }
+    assert (4, 4, 3) in refused
+    for stages, microbatches, ranks in refused:
+        request = PlanRequest(stages=stages, microbatches=microbatches, ranks=ranks, schedule=name)
+        with pytest.raises(UsageError, match=f"schedule {name} cannot run {stages} stages"):
+            planner.plan(examples.profile(), request)
