@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # One thread a process: tests run side by side, and stages are timed as they will run.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: venv demo readme test test-quick lint bench golden clean
+.PHONY: venv demo readme test test-quick lint bench bench-accuracy golden clean
 
 venv: $(BIN)/autosplit
 
@@ -38,6 +38,11 @@ lint: venv
 
 bench: venv
 	$(BIN)/python -m pytest -p no:xdist -s -m "slow or not slow" tests/benchmarks
+
+# What was predicted beside what happened, as tables; wants two cores with nothing else to do.
+bench-accuracy: venv
+	$(BIN)/python -m pytest -p no:xdist -q -s -W ignore -m "slow or not slow" tests/benchmarks/accuracy
+	$(BIN)/python -W ignore -m tests.benchmarks.accuracy.large
 
 # Write golden files anew from what the code emits now; read the diff before committing it.
 golden: venv
