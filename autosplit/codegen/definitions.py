@@ -270,8 +270,23 @@ def _add_unused_and_ties(
         if source != name:
             _tie(graph, definitions, name, source)
         elif name not in covered:
-            owner = _deepest(definitions, name)
-            owner.members[name[len(owner.prefix) :]] = State(state, name)
+            layer = _unused_layer(graph, name, covered)
+            held = name if layer is None else layer.name
+            owner = _deepest(definitions, held)
+            owner.members[held[len(owner.prefix) :]] = layer or State(state, name)
+            covered += [name] if layer is None else graph.state_under(held)
+
+
+def _unused_layer(graph: StageGraph, name: str, covered: list[str]) -> Layer | None:
+    """Return the layer that holds a state nobody uses, if the stage holds all of the layer."""
+    fqn = name.rpartition(".")[0]
+    spec = graph.program.module.get(fqn)
+    if spec is None or not spec.leaf or spec.constructor is None or spec.fqn != fqn:
+        return None
+    names = set(graph.state_under(fqn))
+    if not names <= graph.held or names.intersection(covered):
+        return None
+    return Layer(spec, fqn)
 
 
 def _tie(graph: StageGraph, definitions: dict[str, Definition], name: str, source: str) -> None:

@@ -24,8 +24,7 @@ class Experts(nn.Module):
         self.up = nn.Parameter(torch.empty(4, 32, 64))
         self.down = nn.Parameter(torch.empty(4, 64, 32))
         self.router = nn.Linear(32, 4, bias=False)
-        self.exploration = nn.Module()
-        self.exploration.weight = nn.Parameter(torch.empty(4, 32))
+        self.exploration = nn.Linear(32, 4, bias=False)
 
     def forward(self, x):
         scores = self.router(x)
@@ -89,11 +88,9 @@ class Stage0(nn.Module):
             [*(Block() for _ in range(2)), *(nn.Module() for _ in range(2))]
         )
         self.blocks[2].experts = nn.Module()
-        self.blocks[2].experts.exploration = nn.Module()
-        self.blocks[2].experts.exploration.weight = nn.Parameter(torch.empty(4, 32))
+        self.blocks[2].experts.exploration = nn.Linear(32, 4, bias=False)
         self.blocks[3].experts = nn.Module()
-        self.blocks[3].experts.exploration = nn.Module()
-        self.blocks[3].experts.exploration.weight = nn.Parameter(torch.empty(4, 32))
+        self.blocks[3].experts.exploration = nn.Linear(32, 4, bias=False)
 
     def forward(self, ids):
         seq = ids.shape[1]
