@@ -84,13 +84,17 @@ def run_whole(config: dict[str, int]) -> dict[str, float]:
 
 
 def run_block(config: dict[str, int]) -> dict[str, float]:
-    """Run forward and backward of one decoder block with random weights."""
+    """Run forward and backward of one decoder block; what its weights are does not matter."""
     from transformers import LlamaConfig
     from transformers.models.llama import modeling_llama as llama
 
     settings = LlamaConfig(**config, attn_implementation="sdpa")
     torch.set_default_dtype(torch.bfloat16)
-    block = llama.LlamaDecoderLayer(settings, 0)
+    with torch.device("meta"):
+        block = llama.LlamaDecoderLayer(settings, 0)
+    block.to_empty(device="cpu")
+    for parameter in block.parameters():
+        torch.nn.init.constant_(parameter, 0.01)
     rotary = llama.LlamaRotaryEmbedding(settings)
     x = torch.randn(1, SEQUENCE, config["hidden_size"], requires_grad=True)
     angles = rotary(x, torch.arange(SEQUENCE)[None])
