@@ -35,7 +35,7 @@ _ALIKE_S = 2.0
 _TASTE_S = 5.0
 """Most seconds for choosing among plans of equal worth; tenths of one are usual."""
 
-Stop = Literal["time", "gap", "size", "memory", "chunks"]
+Stop = Literal["time", "gap", "size", "memory", "chunks", "simulation"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,10 @@ All divide the layers in their running order into consecutive stages.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from autosplit.constraints import Constraints
 from autosplit.cost import CostModel
@@ -124,28 +125,22 @@ def balanced(weights: Sequence[float], stages: int) -> tuple[int, ...]:
     The exact dynamic program over prefixes (linear partitioning).
     """
     count = len(weights)
-    before = [0.0, *itertools.accumulate(weights)]
-    best = [before[end] for end in range(count + 1)]
-    cuts: list[list[int]] = []
+    before = np.concatenate([[0.0], np.cumsum(weights)])
+    best = before.copy()
+    ends = np.arange(count + 1)
+    cuts = []
     for pieces in range(2, stages + 1):
-        row, cut = [float("inf")] * (count + 1), [0] * (count + 1)
-        for end in range(pieces, count + 1):
-            # The last piece grows as the cut moves left, the rest shrinks: meet in between.
-            low, high = pieces - 1, end - 1
-            while low < high:
-                middle = (low + high) // 2
-                if best[middle] < before[end] - before[middle]:
-                    low = middle + 1
-                else:
-                    high = middle
-            for start in {low, max(low - 1, pieces - 1)}:
-                value = max(best[start], before[end] - before[start])
-                if value < row[end]:
-                    row[end], cut[end] = value, start
-        best = row
-        cuts.append(cut)
-    ends = [count]
+        # The last piece grows as the cut moves left, the rest shrinks: meet in between.
+        low, high = np.full(count + 1, pieces - 1), np.maximum(ends - 1, pieces - 1)
+        while (low < high).any():
+            middle = (low + high) // 2
+            right = (low < high) & (best[middle] < before - before[middle])
+            low, high = np.where(right, middle + 1, low), np.where(right, high, middle)
+        left = np.maximum(low - 1, pieces - 1)
+        value, other = (np.maximum(best[cut], before - before[cut]) for cut in (low, left))
+        cuts.append(np.where(other < value, left, low))
+        best = np.where(ends < pieces, np.inf, np.minimum(value, other))
+    starts = [count]
     for cut in reversed(cuts):
-        ends.append(cut[ends[-1]])
-    starts = sorted(ends[1:])
-    return tuple(sum(start <= layer for start in starts) for layer in range(count))
+        starts.append(int(cut[starts[-1]]))
+    return tuple(np.searchsorted(sorted(starts[1:]), np.arange(count), side="right").tolist())

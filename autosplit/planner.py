@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from autosplit import advice, constraints, fit, graph, schedules, serialize
 from autosplit.assign import Answer, Failure, assign
 from autosplit.constraints import Constraints
-from autosplit.cost import OPTIMIZER_COPIES, CostModel, LayerTimes, Place, PlanCost
+from autosplit.cost import OPTIMIZER_COPIES, CostModel, LayerTimes, Place
 from autosplit.devices import Devices, link_of
 from autosplit.errors import AutosplitError, DataError, UsageError
 from autosplit.graph import Graph
-from autosplit.simulate import Timeline, simulate
+from autosplit.judge import judged, play
+from autosplit.simulate import Timeline
 from autosplit.types import Plan, PlanRequest, Profile, StagePlan
 from autosplit.units import format_seconds, format_share
 
@@ -61,8 +62,11 @@ def plan(
     start = None if given is None else given.stage_of
     found = task.answer(request, cross_check=cross_check, explain=explain, start=start)
     found = _with_price_of_blocks(task, request, found)
+    wishes = constraints.read(layers, request)
+    if request.objective == "step" and not request.boundaries:
+        found = judged(found, wishes)
     if given is not None:
-        found = _no_worse(found, given, constraints.read(layers, request))
+        found = _no_worse(found, given, wishes)
     return _assemble(profile, request, found, time.monotonic() - started)
 
 
@@ -91,7 +95,7 @@ def timeline(
     layers = graph.build(profile)
     task = Task(layers, _times(layers, profiles or {}))
     answer = task.given(found.request, found)
-    return _play(answer.model, answer.cost)
+    return play(answer.model, answer.cost)
 
 
 @dataclass(frozen=True)
@@ -302,13 +306,9 @@ def _no_worse(found: Answer, given: Answer, wishes: Constraints) -> Answer:
 # ---------------------------------------------------------------- the plan
 
 
-def _play(model: CostModel, cost: PlanCost) -> Timeline:
-    return simulate(cost, model.schedule, training=model.graph.training, overlap=model.overlap)
-
-
 def _assemble(profile: Profile, request: PlanRequest, answer: Answer, solver_s: float) -> Plan:
     model, cost = answer.model, answer.cost
-    played = _play(model, cost)
+    played = play(model, cost)
     objective = cost.objective_s
     bound = min(answer.bound_s, objective)
     return Plan(

@@ -15,7 +15,7 @@ ORDER = """
     errors registry checks units sizes program types serialize journal cluster hardware
     modelspec tracers layers graph schedules stages
     solvers readers cost chain places constraints devices simulate ties repair assign advice fit
-    planner baselines configurations search
+    baselines judge planner configurations search
     profilers codegen launchers targets artifacts weights
     verification report workflow cli __main__
 """.split()  # noqa: SIM905 (one row a floor)

@@ -34,10 +34,13 @@ def test_plans_are_the_best_of_all(seed, count, stages, objective, overlap):
     model = planner.cost_model(graph.build(measured), request)
     best = min(model.evaluate(found).objective_s for found in every_plan(model.graph, stages))
     found = planner.plan(measured, request)
-    assert found.objective_s == pytest.approx(best)
+    assert found.bound_s == pytest.approx(best)
     assert found.bound_s <= found.objective_s * (1 + 1e-9)
-    assert found.status == "optimal"
-    assert found.gap == 0
+    # The simulation may put another plan first, which is then not called optimal.
+    assert found.stopped in (None, "simulation")
+    assert (found.status == "optimal") == (found.stopped is None)
+    assert found.gap == pytest.approx(1 - best / found.objective_s)
+    assert objective == "step" or found.gap == 0
 
 
 @settings(deadline=None, max_examples=25)

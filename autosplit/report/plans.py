@@ -84,6 +84,7 @@ _STOPPED = {
     "size": "what is left is too large for the solvers in this time",
     "memory": "the solvers' best plan holds memory that they do not count, this one fits",
     "chunks": "with several stages on a device only a bound for equal loads is known",
+    "simulation": "another plan is better by the formula, this one when its step is played through",
 }
 """Why a plan is not proven, by ``Plan.stopped``."""
 

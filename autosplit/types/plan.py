@@ -209,8 +209,9 @@ class Plan:
         replicas.
     stopped
         Why there is no proof: the time limit; the gap that was asked for; the size of the
-        programs that a proof takes ("size"); memory that solvers do not count ("memory"); or
-        several stages on each device, for which only a bound is known ("chunks").
+        programs that a proof takes ("size"); memory that solvers do not count ("memory");
+        several stages on each device, for which only a bound is known ("chunks"); or a plan
+        made by hand whose simulated step is shorter ("simulation").
     single_s
         Time of the same step on one device, for the speed-up.
     notes
@@ -241,7 +242,7 @@ class Plan:
     nodes: tuple[tuple[str, ...], ...] = ()
     profile_path: str | None = None
     sync_s: float = 0.0
-    stopped: Literal["time", "gap", "size", "memory", "chunks"] | None = None
+    stopped: Literal["time", "gap", "size", "memory", "chunks", "simulation"] | None = None
 
     def __post_init__(self) -> None:
         require_finite(
