@@ -216,6 +216,26 @@ PLAIN = Ambient()
 
 
 @dataclass(frozen=True, slots=True)
+class CallInterface:
+    """What a call of a module took and returned; for those who call it as it is.
+
+    Parameters
+    ----------
+    args, kwargs
+        Arguments, as those of a node.
+    result
+        What it returned: a value, or a structure of values and constants.
+    ambient
+        Global state in force when it was called.
+    """
+
+    args: tuple[Arg, ...]
+    kwargs: tuple[tuple[str, Arg], ...]
+    result: Arg
+    ambient: Ambient = PLAIN
+
+
+@dataclass(frozen=True, slots=True)
 class SourceName:
     """A local variable that held a node's value in one call's frame."""
 

@@ -10,7 +10,7 @@ import torch
 from torch import fx, nn
 
 from autosplit.modelspec import LoadedModel
-from autosplit.program import Program
+from autosplit.program import CallInterface, Program
 from autosplit.registry import Registry
 
 
@@ -31,6 +31,9 @@ class Trace:
         The same as plain data.
     constants
         Tensors captured by the forward, by their name in the program (``_constant_0``).
+    interfaces
+        What the module calls of the program took and returned, by their place in
+        ``program.calls``; None for one that passes more than tensors and plain values.
     """
 
     model: nn.Module
@@ -39,6 +42,7 @@ class Trace:
     graph: fx.Graph
     program: Program
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
+    interfaces: dict[int, CallInterface | None] = field(default_factory=dict)
 
 
 Tracer: TypeAlias = Callable[[LoadedModel], Trace]

@@ -40,6 +40,13 @@ def public_name(target: Any) -> str | None:
     return None
 
 
+def result_name(func: Any) -> str:
+    """Return a name for the result of a call: ``__getitem__`` gives ``getitem``."""
+    owner = getattr(func, "__self__", None)
+    name = owner.__name__ if func.__name__ == "__get__" and owner is not None else func.__name__
+    return str(name).strip("_") or "value"
+
+
 def _key(target: Any) -> Any:
     try:
         hash(target)

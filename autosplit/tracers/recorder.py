@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from autosplit.errors import TraceError
 from autosplit.program import SourceName
-from autosplit.tracers.callables import public_name
+from autosplit.tracers.callables import public_name, result_name
 from autosplit.tracers.effects import ambient_state, silently_written, storage_key, versions
 from autosplit.tracers.fake import FakeModel
 from autosplit.tracers.frames import (
@@ -94,6 +94,10 @@ class Recorder(TorchFunctionMode):
         node.meta["value"] = value
         self._bind(node, value)
         return node
+
+    def known(self, value: torch.Tensor) -> fx.Node | None:
+        """Return the node that made a tensor, None where nothing of it was recorded yet."""
+        return self._producer.get(id(value))
 
     def finish(self) -> None:
         """Let go of the frames that were looked at."""
@@ -219,7 +223,7 @@ class Recorder(TorchFunctionMode):
             target,
             self._arguments(args),
             self._arguments(kwargs),
-            name=_plain_name(target) if op == "call_function" else None,
+            name=result_name(target) if op == "call_function" else None,
         )
         node.meta.update(
             value=out,
@@ -361,13 +365,6 @@ def _chain(node: fx.Node) -> list[fx.Node]:
     while found[-1].op == "call_function" and found[-1].target is operator.getitem:
         found.append(found[-1].args[0])  # type: ignore[arg-type]
     return found
-
-
-def _plain_name(func: Any) -> str:
-    """Return a name for the result of a call: ``__getitem__`` gives ``getitem``."""
-    owner = getattr(func, "__self__", None)
-    name = owner.__name__ if func.__name__ == "__get__" and owner is not None else func.__name__
-    return str(name).strip("_") or "value"
 
 
 def _has_tensor(value: Any) -> bool:

@@ -9,6 +9,7 @@ import torch
 from torch import fx, nn
 
 from autosplit.errors import TraceError
+from autosplit.program import Ambient
 from autosplit.tracers.frames import place
 from autosplit.tracers.refusals import ModelError
 
@@ -27,6 +28,16 @@ class CallRecord:
 
 
 @dataclass
+class ModuleCall:
+    """Arguments and result of a module call, tensors replaced by their nodes."""
+
+    args: Any
+    kwargs: Any
+    ambient: Ambient
+    result: Any = None
+
+
+@dataclass
 class Recording:
     """The state of one trace.
 
@@ -36,6 +47,8 @@ class Recording:
         Operations with their live targets.
     calls
         Calls in the order in which they began; entry 0 is the root.
+    module_calls
+        What the module calls among them took and returned, in the same order.
     constants
         Captured tensors by name.
     output
@@ -44,6 +57,7 @@ class Recording:
 
     graph: fx.Graph = field(default_factory=fx.Graph)
     calls: list[CallRecord] = field(default_factory=list)
+    module_calls: list[ModuleCall] = field(default_factory=list)
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     output: Any = None
 

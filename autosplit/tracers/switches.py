@@ -5,7 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping as MappingABC
 
-from autosplit.program import Arg, Mapping, Node, Sequence, Size, Slice, TrainingSwitch
+from autosplit.program import (
+    Arg,
+    CallInterface,
+    Mapping,
+    Node,
+    Sequence,
+    Size,
+    Slice,
+    TrainingSwitch,
+)
 from autosplit.sizes import evaluate
 
 _CONSTANTS = (bool, int, float, type(None))
@@ -60,12 +69,39 @@ def merge_modes(
     return merged
 
 
+def merge_interfaces(
+    ours: MappingABC[int, CallInterface | None],
+    other: MappingABC[int, CallInterface | None],
+    training: bool,
+    sizes: MappingABC[str, int],
+) -> dict[int, CallInterface | None]:
+    """Return module calls whose constants hold in both modes; those that cannot are None.
+
+    Both mappings stand in the order of the calls; see ``merge_modes`` for the rest.
+    """
+    merge = _Merge(training, sizes)
+    if len(ours) != len(other):
+        return {}
+    pairs = zip(ours.items(), other.values(), strict=True)
+    return {at: merge.interface(a, b) for (at, a), b in pairs}
+
+
 class _Merge:
     """Merges arguments of the two modes."""
 
     def __init__(self, training: bool, sizes: MappingABC[str, int]) -> None:
         self._training = training
         self._sizes = sizes
+
+    def interface(self, a: CallInterface | None, b: CallInterface | None) -> CallInterface | None:
+        if a is None or b is None:
+            return None
+        try:
+            args, kwargs = self.all(a.args, b.args), self.pairs(a.kwargs, b.kwargs)
+        except Different:
+            return None
+        same = a.result == b.result and a.ambient == b.ambient
+        return CallInterface(args, kwargs, a.result, a.ambient) if same else None
 
     def one(self, a: Arg, b: Arg) -> Arg:
         if a == b and type(a) is type(b):

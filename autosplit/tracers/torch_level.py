@@ -13,6 +13,7 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -28,10 +29,11 @@ from autosplit.modelspec.structure import Path, map_tensors, walk
 from autosplit.tracers.base import TRACERS, Trace
 from autosplit.tracers.fake import FakeModel, fake_input
 from autosplit.tracers.frames import failure, place
+from autosplit.tracers.interfaces import interfaces, noted
 from autosplit.tracers.lower import Lowering, lower
 from autosplit.tracers.recorder import Recorder
 from autosplit.tracers.recording import Recording
-from autosplit.tracers.switches import Different, merge_modes
+from autosplit.tracers.switches import Different, merge_interfaces, merge_modes
 from autosplit.tracers.symbolic import SizeEnv
 
 
@@ -146,8 +148,8 @@ def _with_switches(
     try:
         with _other_mode(loaded.model):
             other = record(loaded, symbols, recorded.hints, sketch=True)
-        nodes = Lowering(other.recording, other.env.expression).nodes()
-        switched = merge_modes(program.nodes, nodes, program.training, recorded.hints)
+        lowering = Lowering(other.recording, other.env.expression)
+        switched = merge_modes(program.nodes, lowering.nodes(), program.training, recorded.hints)
     except (TraceError, Different) as error:
         mode = "train()" if program.training else "eval()"
         place = error.location if isinstance(error, Different) else error.cause
@@ -160,7 +162,13 @@ def _with_switches(
         else node
         for node in program.nodes
     )
-    return replace(trace, program=replace(program, nodes=merged))
+    calls = merge_interfaces(
+        trace.interfaces,
+        interfaces(other.recording, lowering.argument),
+        program.training,
+        recorded.hints,
+    )
+    return replace(trace, program=replace(program, nodes=merged), interfaces=calls)
 
 
 @contextlib.contextmanager
@@ -243,8 +251,15 @@ def _finish(
         leaves=recorded.fake.constructors,
         warnings=(*warnings, *recorded.notes()),
     )
+    lowering = Lowering(recording, recorded.env.expression)
     return Trace(
-        loaded.model, loaded.args, loaded.kwargs, recording.graph, program, recording.constants
+        loaded.model,
+        loaded.args,
+        loaded.kwargs,
+        recording.graph,
+        program,
+        recording.constants,
+        interfaces(recording, lowering.argument),
     )
 
 
@@ -303,7 +318,8 @@ def _watching(recorder: Recorder) -> Iterator[None]:
     original = nn.Module.__call__
 
     def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        return recorder.call_module(original, module, args, kwargs)
+        run = partial(recorder.call_module, original, module, args, kwargs)
+        return noted(recorder, module, args, kwargs, run)
 
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
