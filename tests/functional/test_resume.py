@@ -25,10 +25,17 @@ from autosplit.profilers.session import Repetition, Session
 from autosplit.serialize import load
 from autosplit.types import Profile
 from tests.functional import walk
+from tests.functional.killing import begun, finished, journal_of, killed, lines_of
 
 pytestmark = pytest.mark.timeout(300)
 
-OPTIONS = ProfileOptions(device="cpu", min_repetitions=4, max_repetitions=4)
+
+def exactly(repetitions: int, **others: Any) -> ProfileOptions:
+    """Return options by which every layer is timed so often."""
+    return ProfileOptions("cpu", min_repetitions=repetitions, max_repetitions=repetitions, **others)
+
+
+OPTIONS = exactly(4)
 
 
 def timeless(found: Profile) -> Profile:
@@ -179,92 +186,46 @@ def test_kill_and_interrupt_leave_what_the_same_command_goes_on_from(tmp_path: P
     assert {layer.forward.samples % 60 for layer in found.layers} == {0}
 
 
-def lines_of(partial: Path) -> list[dict[str, Any]]:
-    """Return the whole records of a journal, its head left out."""
-    content = partial.read_bytes() if partial.exists() else b""
-    whole = content[: content.rfind(b"\n") + 1]
-    return [json.loads(line) for line in whole.splitlines()[1:]]
-
-
-def killed(process: subprocess.Popen[str], partial: Path, random: Random) -> None:
-    """Kill a run a moment after it has added some records, both by chance."""
-    wanted = len(lines_of(partial)) + random.randrange(3)
-    deadline = time.monotonic() + 120
-    while process.poll() is None and len(lines_of(partial)) < wanted:
-        assert time.monotonic() < deadline, "no results came"
-        time.sleep(0.005)
-    time.sleep(random.uniform(0, 0.05))
-    process.kill()
-    process.communicate()
-
-
-ON_META = """
-import sys
-from autosplit import workflow
-from autosplit.profilers import ProfileOptions
-from autosplit.types import ModelRef
-
-spec, output = sys.argv[1:]
-# With so small a budget layers are measured, and kept, one by one.
-options = ProfileOptions("cpu", min_repetitions=60, max_repetitions=60, resident_bytes=1)
-ref, sizes, partial = ModelRef(spec, on_meta=True), {"batch": (1, 2, 3, 4)}, output + ".partial"
-workflow.save(workflow.sweep(ref, sizes, options, partial=partial), output)
-__import__("os").unlink(partial)
-"""
-
+# Kind of run -> options, sizes of a sweep, whether over meta, records of a whole run.
 KILLED = {
-    "repetitions": (["-m", "autosplit", "profile", "--repetitions", "60"], 60),
-    "sizes": (
-        ["-m", "autosplit", "profile", "--repetitions", "12", "--batch-size", "1,2,3,4"],
-        4 * (12 + 1),
-    ),
-    "sizes on meta": (["-c", ON_META], None),
+    "repetitions": (exactly(60), {}, False, 60),
+    "sizes": (exactly(12), {"batch": (1, 2, 3, 4)}, False, 4 * (12 + 1)),
+    # With so small a budget layers are measured, and kept, one by one.
+    "sizes on meta": (exactly(12, resident_bytes=1), {"batch": (1, 2, 3, 4)}, True, None),
 }
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", KILLED)
 def test_killed_at_ten_moments_the_profile_is_that_of_one_run(tmp_path: Path, kind: str) -> None:
-    arguments, expected = KILLED[kind]
-    once, once_partial = tmp_path / "once.json", tmp_path / "once.json.partial"
-    output, partial = tmp_path / "profile.json", tmp_path / "profile.json.partial"
-    random = Random(kind)
+    options, sizes, on_meta, expected = KILLED[kind]
+    ref = dataclasses.replace(walk.sample("mlp"), on_meta=on_meta)
+    once, output = tmp_path / "once.json", tmp_path / "profile.json"
+    partial, random = journal_of(output), Random(kind)
 
-    def begun(target: Path) -> subprocess.Popen[str]:
-        where = ["-o", str(target)] if "-m" in arguments else [str(target)]
-        command = [sys.executable, *arguments, walk.sample("gpt").spec, *where]
-        return subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        )
+    begin = time.monotonic()
+    finished(begun(ref, options, sizes, once))
+    whole = lines_of(journal_of(once))
+    assert len(whole) == (expected or len(whole))
+    a_line_s = (time.monotonic() - begin) / len(whole)
 
-    def run(target: Path) -> list[dict[str, Any]]:
-        """Run to the end, and return all that was kept: under a second name it outlives that."""
-        journal, second = target.with_name(f"{target.name}.partial"), tmp_path / "second"
-        process = begun(target)
-        while process.poll() is None and not journal.exists():
-            time.sleep(0.005)
-        second.hardlink_to(journal)
-        _, said = process.communicate(timeout=300)
-        assert process.returncode == 0, said
-        assert not journal.exists()
-        found = lines_of(second)
-        second.unlink()
-        return found
-
-    whole = run(once)
-    assert not once_partial.exists()
+    # Half of the records are left for the last run, so that a late kill finds it still going.
+    moments = sorted(random.randrange(len(whole) // 2) for _ in range(10))
     kept: list[dict[str, Any]] = []
-    for _ in range(10):
-        killed(begun(output), partial, random)
-        assert not output.exists()
+    for lines in moments:
+        run = begun(ref, options, sizes, output)
+        killed(run, partial, max(lines, len(kept)), random.uniform(0, a_line_s))
         now = lines_of(partial)
         assert now[: len(kept)] == kept  # nothing is lost, nothing is written twice
         kept = now
-    assert 0 < len(kept) < len(whole)
-    found = run(output)
+        if output.exists():
+            break
+    assert kept
+    if not output.exists():
+        finished(begun(ref, options, sizes, output))
+    found = lines_of(partial)
     assert found[: len(kept)] == kept
-    assert len(found) == len(whole) == (expected or len(whole))
+    assert len(found) == len(whole)
     names = [(r.get("part"), r["LayerFindings"]["layer"]) for r in found if "LayerFindings" in r]
     assert len(set(names)) == len(names)
     assert timeless(load(Profile, output)) == timeless(load(Profile, once))
