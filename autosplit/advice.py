@@ -97,5 +97,5 @@ def _recomputed(layers: int) -> str | None:
         return None
     return (
         f"the plan counts on {layers} layers being computed again in backward; an export does so "
-        "by whole stages"
+        "by the modules that hold them (routing.json)"
     )

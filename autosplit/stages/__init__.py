@@ -4,6 +4,7 @@ A stage is a pure function of what it takes. Which tensor goes where is kept bes
 in one routing table, so that a stage never sees values that only pass through.
 """
 
+from autosplit.stages.recompute import modules_to_recompute
 from autosplit.stages.split import split
 from autosplit.stages.types import RoutedValue, Routing, SharedState, StageRoute, StageSpec
 
@@ -13,5 +14,6 @@ __all__ = [
     "SharedState",
     "StageRoute",
     "StageSpec",
+    "modules_to_recompute",
     "split",
 ]

@@ -16,11 +16,11 @@ from autosplit.errors import AutosplitError
 from autosplit.launchers import LAUNCHERS, Launch
 from autosplit.program import Program, TensorSpec
 from autosplit.serialize import dumps, read_text, to_data
-from autosplit.stages import Routing
+from autosplit.stages import Routing, modules_to_recompute
 from autosplit.types import Artifact, Plan
 
 _VERSION = [1, 0]
-_ROUTING_VERSION = [1, 1]
+_ROUTING_VERSION = [1, 2]
 _COPIED = ("train.py", "infer.py", "checkpoint.py", "pipeline/*.py")
 _TEMPLATES = Path(__file__).parent / "templates" / "torch"
 
@@ -162,6 +162,7 @@ def _routing_json(plan: Plan, program: Program, routing: Routing) -> str:
         "microbatch_size": _microbatch_size(program),
         "replicas": plan.request.replicas,
         "sharding": plan.request.sharding if plan.request.replicas > 1 else "replicate",
+        "recompute": _recompute(plan, program),
     }
     data = {
         "schema": "autosplit.routing",
@@ -170,6 +171,19 @@ def _routing_json(plan: Plan, program: Program, routing: Routing) -> str:
         "run": run,
     }
     return json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _recompute(plan: Plan, program: Program) -> list[tuple[str, ...]]:
+    """Return the modules of each stage that are computed again in backward."""
+    operations = dict(zip(plan.order, plan.nodes, strict=True))
+
+    def of(layers: tuple[str, ...]) -> list[str]:
+        return [node for layer in layers for node in operations[layer]]
+
+    return [
+        modules_to_recompute(program, of(stage.layers), of(stage.recompute))
+        for stage in plan.stages
+    ]
 
 
 def _microbatch_size(program: Program) -> int:

@@ -35,10 +35,10 @@ from pipeline.training import (
     check_loss,
     evaluate,
     evaluation_batches,
+    modules_to_recompute,
     restarted,
     run_step,
     seed_step,
-    stages_to_recompute,
     training_options,
 )
 from stages import STAGES
@@ -72,7 +72,7 @@ def train(routing: Routing, options: argparse.Namespace, processes: Processes) -
         schedule=options.schedule,
         split_backward=not options.full_backward,
         autocast=AUTOCAST[options.autocast],
-        recompute=stages_to_recompute(options.recompute, routing, HERE / "plan.json"),
+        recompute=modules_to_recompute(options.recompute, routing),
         replicas=replicas,
     )
     parameters = pipeline.parameters()

@@ -1,24 +1,37 @@
-"""Activations of a whole stage computed again in backward, instead of kept."""
+"""Activations computed again in backward, instead of kept: of modules, or of a whole stage."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from pathlib import Path
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from .routing import Route
 
+WHOLE = ("",)
+"""The name of a stage among its modules: it is computed again as a whole."""
 
-def planned(path: Path) -> frozenset[int]:
-    """Return the stages for which the plan recomputes layers."""
-    stages = json.loads(path.read_text(encoding="utf-8"))["stages"]
-    return frozenset(index for index, stage in enumerate(stages) if stage["recompute"])
+
+def compute_again(
+    stage: nn.Module, names: Iterable[str], inside: AbstractContextManager[object]
+) -> None:
+    """Let backward compute modules of a stage again; what goes into them is kept.
+
+    Random numbers and autocast are the same the second time, and statistics of BatchNorm are
+    updated once. The context ``inside`` is entered the second time, as it is around the stage
+    the first time.
+    """
+    modules = dict(stage.named_modules())
+    for name in names:
+        for module in _called(modules[name]) if name in modules else ():
+            again = partial(_call_module, module, module.forward, inside)
+            module.forward = again
 
 
 def call_again(
@@ -29,21 +42,15 @@ def call_again(
 ) -> dict[str, Tensor]:
     """Call a stage like ``Route.call``, keeping what it takes alone for backward.
 
-    The context ``inside`` is entered for each of the two calls.
-
-    Random numbers and autocast are the same the second time, and statistics of BatchNorm are
-    updated once.
+    ``inside`` is as in ``compute_again``.
     """
 
     def run(*taken: Tensor) -> tuple[Tensor, ...]:
-        with inside:
-            return tuple(route.call(stage, dict(zip(route.take, taken, strict=True))).values())
+        return tuple(route.call(stage, dict(zip(route.take, taken, strict=True))).values())
 
+    taken = [values[name] for name in route.take]
     given = checkpoint(
-        run,
-        *(values[name] for name in route.take),
-        use_reentrant=False,
-        context_fn=partial(_contexts, stage),
+        run, *taken, use_reentrant=False, context_fn=partial(_contexts, stage, inside)
     )
     return dict(zip(route.give, given, strict=True))
 
@@ -65,17 +72,52 @@ def buffer_versions(stage: nn.Module) -> dict[str, int]:
     }
 
 
+def is_within(name: str, modules: Iterable[str]) -> bool:
+    """Return whether a parameter or buffer stands in one of the modules."""
+    return any(not module or name.startswith(f"{module}.") for module in modules)
+
+
+def _called(module: nn.Module) -> Iterator[nn.Module]:
+    """Yield the module; those inside where it only holds them."""
+    if type(module).forward is not nn.Module.forward:
+        yield module
+        return
+    for child in module.children():
+        yield from _called(child)
+
+
+def _call_module(
+    module: nn.Module,
+    forward: Callable[..., Any],
+    inside: AbstractContextManager[object],
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    if not torch.is_grad_enabled():
+        return forward(*args, **kwargs)
+    taken = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+
+    def run(*_: Tensor) -> Any:
+        # What torch gives back are other objects, and attention to itself is told by identity.
+        return forward(*args, **kwargs)
+
+    return checkpoint(
+        run, *taken, use_reentrant=False, context_fn=partial(_contexts, module, inside)
+    )
+
+
 def _contexts(
-    stage: nn.Module,
+    module: nn.Module, inside: AbstractContextManager[object]
 ) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    return nullcontext(), _same_buffers(stage)
+    return nullcontext(), _second_time(module, inside)
 
 
 @contextmanager
-def _same_buffers(stage: nn.Module) -> Iterator[None]:
-    kept = [(buffer, buffer.clone()) for buffer in stage.buffers()]
+def _second_time(module: nn.Module, inside: AbstractContextManager[object]) -> Iterator[None]:
+    kept = [(buffer, buffer.clone()) for buffer in module.buffers()]
     try:
-        yield
+        with inside:
+            yield
     finally:
         for buffer, value in kept:
             # Through `data`: autograd must not take it for a change of what it has saved.

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from .metadata import Meta
 from .recompute import call_again
-from .routing import Route, Routing
+from .routing import Routing
 from .weight_gradients import LaterWeightGradients
 
 
@@ -30,7 +30,7 @@ class Relay(nn.Module):
     autocast
         Makes the context in which the stage runs.
     recompute
-        Whether backward computes activations again.
+        Whether backward computes all activations of the stage again.
     later
         Keeps gradients of weights for later; None computes them in backward.
     """
@@ -82,8 +82,13 @@ class Relay(nn.Module):
         begin = time.perf_counter()
         with self._autocast():
             again = self._recompute and torch.is_grad_enabled()
-            call = call_again if again else _call
-            values.update(call(self.stage, self.route, values, self.later or nullcontext()))
+            inside = self.later or nullcontext()
+            with inside:
+                values.update(
+                    call_again(self.stage, self.route, values, inside)
+                    if again
+                    else self.route.call(self.stage, values)
+                )
         self.forward_s += time.perf_counter() - begin
         sent = tuple(self._outgoing(name, values[name], foreign) for name in self.sent)
         if self._keep:
@@ -103,13 +108,3 @@ class Relay(nn.Module):
         if value._is_view() or not value.is_contiguous() or id(value) in foreign:
             return value.clone(memory_format=torch.contiguous_format)
         return value
-
-
-def _call(
-    stage: nn.Module,
-    route: Route,
-    values: dict[str, Tensor],
-    inside: AbstractContextManager[object],
-) -> dict[str, Tensor]:
-    with inside:
-        return route.call(stage, values)

@@ -74,6 +74,8 @@ class Run:
         Copies of the pipeline, each with rows of its own.
     sharding
         Whether replicas hold parameters whole ("replicate") or divided ("fsdp").
+    recompute
+        Per stage, modules whose activations are computed again in backward.
     """
 
     ranks: tuple[int, ...]
@@ -82,6 +84,7 @@ class Run:
     microbatch_size: int
     replicas: int = 1
     sharding: str = "replicate"
+    recompute: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -197,6 +200,7 @@ def _routing(data: Mapping[str, Any]) -> Routing:
             microbatch_size=run["microbatch_size"],
             replicas=run.get("replicas", 1),
             sharding=run.get("sharding", "replicate"),
+            recompute=tuple(map(tuple, run.get("recompute", ()))),
         ),
     )
 

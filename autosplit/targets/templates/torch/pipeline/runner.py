@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from itertools import groupby
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from .batches import Microbatch
 from .errors import PipelineError
 from .gradients import gradient_norm, scale_gradients
 from .metadata import FakeChain, Meta
+from .recompute import compute_again, is_within
 from .relay import Relay
 from .replicas import Replicas
 from .routing import Routing
@@ -55,7 +58,7 @@ class Pipeline:
     autocast
         dtype of autocast for stages and loss; None for none.
     recompute
-        Stages whose activations are computed again in backward.
+        By stage, modules whose activations are computed again in backward; "" is all of it.
     replicas
         The copies of the pipeline.
     """
@@ -71,7 +74,7 @@ class Pipeline:
         schedule: str = "1f1b",
         split_backward: bool = True,
         autocast: torch.dtype | None = None,
-        recompute: Collection[int] = (),
+        recompute: Mapping[int, Collection[str]] = MappingProxyType({}),
         replicas: Replicas = Replicas(),  # noqa: B008 (never changed)
     ) -> None:
         self.routing = routing
@@ -84,7 +87,7 @@ class Pipeline:
         self._autocast = partial(
             torch.autocast, device.type, dtype=autocast, enabled=autocast is not None
         )
-        self._recompute = frozenset(recompute)
+        self._recompute = {k: recompute[k] for k in self.stages if recompute.get(k)}
         self._reductions = {
             k: Reduction(stage)
             for k, stage in self.stages.items()
@@ -97,12 +100,15 @@ class Pipeline:
                 k,
                 routing,
                 self._autocast,
-                k in self._recompute,
+                "" in self._recompute.get(k, ()),
                 # Parts of a gradient are summed in backward, so that it must be there by then.
                 LaterWeightGradients() if later and k not in self._reductions else None,
             )
             for k, stage in self.stages.items()
         }
+        for k, modules in self._recompute.items():
+            later_gradients = self._relays[k].later or nullcontext()
+            compute_again(self.stages[k], filter(None, modules), later_gradients)
         self._chain = FakeChain(routing, factories, device, self._autocast)
         self._shared = SharedGradients(routing, self.stages, device, replicas)
         self._schedules: OrderedDict[Any, tuple[Schedule, dict[str, Meta]]] = OrderedDict()
@@ -304,12 +310,13 @@ class Pipeline:
         return loss
 
     def _check_recompute(self) -> None:
-        for index in sorted(self._recompute):
-            if names := self._chain.written[index]:
-                raise PipelineError(
-                    f"stage {index} writes to its buffer {names[0]!r} in forward, and computing "
-                    "that again would give something else: pass --recompute none"
-                )
+        for index, modules in sorted(self._recompute.items()):
+            for name in self._chain.written[index]:
+                if is_within(name, modules):
+                    raise PipelineError(
+                        f"stage {index} writes to its buffer {name!r} in forward, and computing "
+                        "that again would give something else: pass --recompute none"
+                    )
 
 
 def _alike(microbatches: Sequence[Microbatch]) -> Iterator[list[Microbatch]]:

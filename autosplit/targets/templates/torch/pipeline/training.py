@@ -7,7 +7,6 @@ import math
 import os
 from collections.abc import Callable, Iterable
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from .feed import Feed
 from .options import Parser, add_run_options, output_file, output_folder, positive
 from .precision import AUTOCAST
 from .rates import SCHEDULES
-from .recompute import planned
+from .recompute import WHOLE
 from .routing import Routing
 from .runner import Pipeline
 from .sharding import SHARDINGS
@@ -60,8 +59,8 @@ def training_options(routing: Routing, description: str | None) -> argparse.Name
         "--recompute",
         choices=("plan", "none", "all"),
         default="plan",
-        help="stages that compute activations again in backward; plan: those for which the plan "
-        "recomputes a layer (default: %(default)s)",
+        help="what computes activations again in backward; plan: the modules that the plan "
+        "recomputes; all: each stage as a whole (default: %(default)s)",
     )
     add(
         "--full-backward",
@@ -122,11 +121,11 @@ def restarted() -> bool:
     return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
 
 
-def stages_to_recompute(asked: str, routing: Routing, plan: Path) -> frozenset[int]:
-    """Return the numbers of the stages whose activations are computed again."""
+def modules_to_recompute(asked: str, routing: Routing) -> dict[int, tuple[str, ...]]:
+    """Return the modules of each stage whose activations are computed again."""
     if asked == "plan":
-        return planned(plan)
-    return frozenset(range(len(routing.stages)) if asked == "all" else ())
+        return dict(enumerate(routing.run.recompute))
+    return dict.fromkeys(range(len(routing.stages)), WHOLE) if asked == "all" else {}
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:
