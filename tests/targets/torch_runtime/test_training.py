@@ -110,8 +110,10 @@ def test_what_is_computed_again_is_the_same(later: LaterWeightGradients | None):
         for _ in range(2):
             values = {"x": x}
             inside = later or nullcontext()
-            given = call_again(stage, route, values, inside) if recompute else None
-            (given or route.call(stage, values))["y"].square().sum().backward()
+            with inside:
+                given = call_again(stage, route, values, inside) if recompute else None
+                given = given or route.call(stage, values)
+            given["y"].square().sum().backward()
             if later is not None:
                 later.take()()
     for one, other in zip(plain.parameters(), again.parameters(), strict=True):
