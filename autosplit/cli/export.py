@@ -35,6 +35,14 @@ from autosplit.errors import AutosplitError, ExitCode
     type=LazyChoice("rewrite", "autosplit.codegen:REWRITES", extra=("made-again",)),
     help="Leave out a rewrite of the emitted code that report.json lists; may be repeated.",
 )
+@click.option(
+    "--style",
+    type=LazyChoice("style", "autosplit.workflow.models:STYLES"),
+    default="source",
+    help="source: stages are written from the model's operations and need torch alone. import: "
+    "modules of the model that stand whole in a stage run as they are, fused kernels included, "
+    "from a copy of the model's file; plan --on-boundaries leaves most of them whole.",
+)
 @click.option("--dry-run", is_flag=True, help="Print the files instead of writing them.")
 @click.option("--check", is_flag=True, help="Write nothing; fail if the folder is not current.")
 @force
@@ -47,6 +55,7 @@ def command(
     weights: Path | None,
     weights_dtype: str,
     no_rewrite: tuple[str, ...],
+    style: str,
     dry_run: bool,
     check: bool,
     force: bool,
@@ -54,9 +63,9 @@ def command(
     """Write the stages of PLAN as readable modules with weights and launch scripts."""
     expect(plan, PLAN)
     if check:
-        _check(terminal, plan, output, target, no_rewrite)
+        _check(terminal, plan, output, target, no_rewrite, style)
     elif dry_run:
-        for artifact in workflow.render(plan, target=target, no_rewrite=no_rewrite):
+        for artifact in workflow.render(plan, target=target, no_rewrite=no_rewrite, style=style):
             terminal.write(f"# ---- {artifact.path}\n{artifact.text}")
     else:
         refuse_folder(output, force=force)
@@ -68,6 +77,7 @@ def command(
                 weights=weights,
                 convert_weights=weights_dtype == "model",
                 no_rewrite=no_rewrite,
+                style=style,
                 force=force,
             )
         terminal.say(f"Wrote {output}.")
@@ -75,14 +85,23 @@ def command(
 
 
 def _check(
-    terminal: Terminal, plan: Path, output: Path, target: str, no_rewrite: tuple[str, ...]
+    terminal: Terminal,
+    plan: Path,
+    output: Path,
+    target: str,
+    no_rewrite: tuple[str, ...],
+    style: str,
 ) -> None:
-    stale = workflow.stale(plan, output, target=target, no_rewrite=no_rewrite)
+    stale = workflow.stale(plan, output, target=target, no_rewrite=no_rewrite, style=style)
     if stale:
         raise AutosplitError(
             f"{output} is not what {plan} exports",
             cause=f"different: {', '.join(stale[:5])}{' …' if len(stale) > 5 else ''}",
-            hint=f"autosplit export {plan} -o {output} --force",
+            hint=f"autosplit export {plan} -o {output}{_style(style)} --force",
             exit_code=ExitCode.FAILURE,
         )
     terminal.say(f"{output} is current.")
+
+
+def _style(style: str) -> str:
+    return "" if style == "source" else f" --style {style}"

@@ -9,6 +9,7 @@ from autosplit.codegen.emit import (
     without,
 )
 from autosplit.codegen.errors import CodegenError
+from autosplit.codegen.originals import with_imports
 from autosplit.codegen.scopes import Rewrite
 
 __all__ = [
@@ -19,5 +20,6 @@ __all__ = [
     "Rewrite",
     "StageSource",
     "generate",
+    "with_imports",
     "without",
 ]

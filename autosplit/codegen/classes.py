@@ -32,6 +32,7 @@ from autosplit.codegen.members import (
 )
 from autosplit.codegen.scopes import Scope, StageGraph
 from autosplit.codegen.skeletons import body_skeleton
+from autosplit.stages.whole import ORIGINAL
 
 _MOST_ARGUMENTS = 6
 
@@ -50,7 +51,7 @@ def define(graph: StageGraph, root: Scope, helper_key: Callable[[int], str]) -> 
 
 def name_classes(graph: StageGraph, classes: Classes, taken: set[str]) -> None:
     """Give every class a name of its own: the model's, with a number where two differ."""
-    used = {"torch", "nn", "F", "math", f"Stage{graph.spec.index}", *taken}
+    used = {"torch", "nn", "F", "math", ORIGINAL, f"Stage{graph.spec.index}", *taken}
     same: dict[str, list[ClassGroup]] = {}
     for group in classes.groups:
         if group.first is classes.stage:

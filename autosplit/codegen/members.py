@@ -18,6 +18,7 @@ from autosplit.codegen.expressions import (
     dotted,
 )
 from autosplit.codegen.operators import argument
+from autosplit.codegen.originals import is_original, original
 from autosplit.codegen.scopes import StageGraph
 from autosplit.program import Arg, Constructor, ModuleSpec, Sequence, StateSpec
 
@@ -183,6 +184,8 @@ def construct(graph: StageGraph, member: Layer | State) -> Expr:
     if isinstance(member, State):
         return _tensor(member.spec)
     spec = member.spec
+    if is_original(spec):
+        return original(member.name)
     if spec.constructor is None:
         raise CodegenError(f"no constructor is known for {spec.qualified} {member.name!r}")
     states = [graph.program.state[name] for name in graph.state_under(member.name)]
@@ -195,6 +198,8 @@ def construct(graph: StageGraph, member: Layer | State) -> Expr:
 
 def frozen_parts(graph: StageGraph, member: Layer) -> list[str]:
     """Return the frozen parameters of a layer that also has trained ones, by relative name."""
+    if is_original(member.spec):
+        return []
     names = list(graph.state_under(member.name))
     parameters = [n for n in names if graph.program.state[n].kind == "parameter"]
     frozen = [n for n in parameters if not graph.program.state[n].requires_grad]

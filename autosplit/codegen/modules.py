@@ -6,6 +6,7 @@ import keyword
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from autosplit.codegen.constants import spell
 from autosplit.codegen.definitions import Classes, ClassGroup, Definition, member_expr
@@ -28,6 +29,7 @@ from autosplit.codegen.expressions import (
 )
 from autosplit.codegen.layout import statement
 from autosplit.codegen.members import Branch, Chain, Child, Layer, Member, State, Tie, frozen_parts
+from autosplit.codegen.originals import counted, position
 from autosplit.codegen.scopes import StageGraph
 from autosplit.codegen.spelling import quote, show
 
@@ -278,10 +280,10 @@ def _container(kind: str, names: list[str], parts: list[Expr]) -> Expr:
 
 
 def _runs(parts: list[Expr], names: list[str] | None = None) -> Iterator[tuple[int, int]]:
-    """Yield ``(start, stop)`` of stretches of equal parts under consecutive names."""
+    """Yield ``(start, stop)`` of stretches of like parts under consecutive names."""
     start = 0
     for at in range(1, len(parts) + 1):
-        follows = at < len(parts) and parts[at] == parts[start]
+        follows = at < len(parts) and _alike(parts[start], parts[at], at - start)
         if follows and names is not None:
             before, name = names[at - 1], names[at]
             follows = before.isdigit() and name.isdigit() and int(name) == int(before) + 1
@@ -290,10 +292,27 @@ def _runs(parts: list[Expr], names: list[str] | None = None) -> Iterator[tuple[i
             start = at
 
 
+def _alike(first: Expr, other: Expr, distance: int) -> bool:
+    """Say whether parts are equal, or modules of the model so far from one another in a list."""
+    found, there = position(first), position(other)
+    if found is None or there is None:
+        return first == other
+    return there == (found[0], found[1] + distance)
+
+
+def _repeated(kind: Literal["list", "bare"], part: Expr, count: int) -> Comprehension:
+    """Return ``count`` parts like ``part`` as a comprehension."""
+    found = position(part)
+    if found is None:
+        return Comprehension(kind, part, "_", _range(0, count))
+    head, first = found
+    return Comprehension(kind, counted(head, "i"), "i", _range(first, first + count))
+
+
 def _list(parts: list[Expr]) -> Expr:
     runs = list(_runs(parts))
     if len(runs) == 1 and len(parts) > 1:
-        return Comprehension("list", parts[0], "_", _range(0, len(parts)))
+        return _repeated("list", parts[0], len(parts))
     return Display("list", tuple(_repeats(parts)))
 
 
@@ -304,7 +323,7 @@ def _repeats(parts: list[Expr]) -> list[Expr]:
         if stop - start < 2:
             items.append(parts[start])
         else:
-            repeat = Comprehension("bare", parts[start], "_", _range(0, stop - start))
+            repeat = _repeated("bare", parts[start], stop - start)
             items.append(Unary("*", Invoke(Text(""), (repeat,))))
     return items
 
@@ -326,7 +345,9 @@ def _dict(names: list[str], parts: list[Expr]) -> Expr:
             continue
         key = call("str", Text("i"))
         first = int(names[start])
-        spread = Comprehension("dict", parts[start], "i", _range(first, first + stop - start), key)
+        found = position(parts[start])
+        part = parts[start] if found is None else counted(found[0], "i")
+        spread = Comprehension("dict", part, "i", _range(first, first + stop - start), key)
         if len(runs) == 1:
             return spread
         pairs.append((None, spread))

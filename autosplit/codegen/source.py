@@ -12,8 +12,10 @@ from autosplit.codegen.describe import describe_class, describe_helper, describe
 from autosplit.codegen.helpers import Helper, Helpers
 from autosplit.codegen.layout import signature
 from autosplit.codegen.modules import Init
+from autosplit.codegen.originals import IMPORT, is_original
 from autosplit.codegen.scopes import Scope, StageGraph
 from autosplit.codegen.spelling import show
+from autosplit.stages.whole import ORIGINAL
 
 _BASES = {"dict": "nn.ModuleDict", "sequence": "nn.Sequential"}
 _STRING = re.compile(r'"""[\s\S]*?"""|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'')
@@ -112,12 +114,15 @@ def _imports(code: str, foreign: set[str]) -> str:
     groups = ["\n".join([*ordered, "from torch import nn"])]
     if re.search(r"(?<![\w.])math\.", bare):
         groups.insert(0, "import math")
+    if re.search(rf"(?<![\w.]){ORIGINAL}\(", bare):
+        groups.append(IMPORT)
     return "\n\n".join(groups)
 
 
 def _foreign(graph: StageGraph, classes: Classes) -> set[str]:
     """Return the modules outside torch whose functions or layers the stage calls."""
     paths = [node.target for node in graph.nodes.values() if node.op == "function"]
-    paths += [layer.spec.qualified for layer in classes.layers()]
+    layers = [layer.spec for layer in classes.layers()]
+    paths += [spec.qualified for spec in layers if not is_original(spec)]
     owners = {path.rpartition(".")[0] for path in paths}
     return {name for name in owners if name.split(".")[0] not in ("torch", "operator", "math", "")}

@@ -90,6 +90,14 @@ def build(
     return model, lambda batch_size: example_inputs(model, kind, batch_size)
 
 
+def auto_class(directory: str, task: str | None) -> str:
+    """Return the class of transformers that builds the model of a config directory."""
+    import transformers
+
+    config = transformers.AutoConfig.from_pretrained(directory, local_files_only=True)
+    return _TASKS[_task_of(config, task)]
+
+
 def _task_of(config: Any, task: str | None) -> str:
     if task is None:
         return _natural_task(config)

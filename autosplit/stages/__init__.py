@@ -7,6 +7,7 @@ in one routing table, so that a stage never sees values that only pass through.
 from autosplit.stages.recompute import modules_to_recompute
 from autosplit.stages.split import split
 from autosplit.stages.types import RoutedValue, Routing, SharedState, StageRoute, StageSpec
+from autosplit.stages.whole import Whole, keep_modules
 
 __all__ = [
     "RoutedValue",
@@ -14,6 +15,8 @@ __all__ = [
     "SharedState",
     "StageRoute",
     "StageSpec",
+    "Whole",
+    "keep_modules",
     "modules_to_recompute",
     "split",
 ]

@@ -8,7 +8,7 @@ from autosplit.codegen import StageSource
 from autosplit.program import Program
 from autosplit.registry import Registry
 from autosplit.stages import Routing
-from autosplit.types import Artifact, Plan
+from autosplit.types import Artifact, ModelCode, Plan
 
 
 class Target(Protocol):
@@ -20,6 +20,7 @@ class Target(Protocol):
         program: Program,
         routing: Routing,
         sources: tuple[StageSource, ...],
+        code: ModelCode | None = None,
     ) -> tuple[Artifact, ...]:
         """Return all text files of an export, in the order of their paths.
 
@@ -33,6 +34,8 @@ class Target(Protocol):
             Which tensor goes where.
         sources
             The stages' source.
+        code
+            How to build the model, where stages take modules out of it as they are.
         """
         ...
 

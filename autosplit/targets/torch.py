@@ -17,7 +17,8 @@ from autosplit.launchers import LAUNCHERS, Launch
 from autosplit.program import Program, TensorSpec
 from autosplit.serialize import dumps, read_text, to_data
 from autosplit.stages import Routing, modules_to_recompute
-from autosplit.types import Artifact, Plan
+from autosplit.targets.original import FOLDER, original_files, what_it_needs
+from autosplit.types import Artifact, ModelCode, Plan
 
 _VERSION = [1, 0]
 _ROUTING_VERSION = [1, 2]
@@ -34,6 +35,7 @@ class TorchTarget:
         program: Program,
         routing: Routing,
         sources: tuple[StageSource, ...],
+        code: ModelCode | None = None,
     ) -> tuple[Artifact, ...]:
         """Return all text files of the export; see ``Target.emit``.
 
@@ -49,8 +51,9 @@ class TorchTarget:
             *_copied(),
             *(Artifact(f"stages/stage_{each.index}.py", each.text) for each in sources),
             Artifact("stages/__init__.py", _stages_module(len(sources))),
-            Artifact("data.py", _data_module(plan)),
-            Artifact("README.md", _readme(plan)),
+            *(() if code is None else original_files(code)),
+            Artifact("data.py", _data_module(plan, code)),
+            Artifact("README.md", _readme(plan, code)),
             Artifact("routing.json", _routing_json(plan, program, routing)),
             Artifact("plan.json", dumps(plan)),
             Artifact("report.json", _report_json(sources)),
@@ -98,7 +101,7 @@ def _stages_module(count: int) -> str:
     )
 
 
-def _data_module(plan: Plan) -> str:
+def _data_module(plan: Plan, code: ModelCode | None) -> str:
     source = _source(plan.model.spec)
     own = _defined_names(source)
     batches = "batches" in own
@@ -106,7 +109,7 @@ def _data_module(plan: Plan) -> str:
     imports = ["load_source"] if batches else ["example_batches"]
     imports += [] if loss else ["own_loss"]
     setup = (
-        f"SOURCE = load_source({json.dumps(source, ensure_ascii=False)})"
+        f"SOURCE = load_source({json.dumps(_place(source, code), ensure_ascii=False)})"
         if batches
         else 'ROUTING = read_routing(HERE / "routing.json")'
     )
@@ -124,6 +127,11 @@ def _data_module(plan: Plan) -> str:
 def _source(spec: str) -> str:
     """Return the file or module of a spec, "" for one without source."""
     return "" if spec.startswith("hf:") else spec.rpartition(":")[0]
+
+
+def _place(source: str, code: ModelCode | None) -> str:
+    """Return where the export finds the model's file: its copy, if there is one."""
+    return f"{FOLDER}/{code.source}" if code is not None and code.files else source
 
 
 def _defined_names(source: str) -> frozenset[str]:
@@ -209,13 +217,14 @@ def _report_json(sources: tuple[StageSource, ...]) -> str:
     return json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _readme(plan: Plan) -> str:
+def _readme(plan: Plan, code: ModelCode | None) -> str:
     rows = "".join(
         f"| {k} | {stage.rank} | {stage.layers[0]} … {stage.layers[-1]} | {len(stage.layers)} |\n"
         for k, stage in enumerate(plan.stages)
     )
     ranks = max(stage.rank for stage in plan.stages) + 1
     return _template("README.md.template").substitute(
+        needs=what_it_needs(code),
         stages=len(plan.stages),
         ranks=ranks,
         processes=ranks * plan.request.replicas,

@@ -4,7 +4,8 @@ Every number carries its unit in its name: ``_s`` seconds, ``_bytes`` bytes, ``_
 Types check themselves when they are built, so an object that exists is a valid one.
 """
 
-from autosplit.types.artifact import Artifact, ExportedStage
+from autosplit.types.artifact import Artifact, ExportedStage, ModelCode
+from autosplit.types.calibration import Calibration, GroupTimes, StructureFactor
 from autosplit.types.cluster import Cluster, Device, LinkSpeed, PairLink
 from autosplit.types.plan import (
     ASSUMED_BYTES_PER_S,
@@ -36,15 +37,18 @@ __all__ = [
     "FAMILIES",
     "Artifact",
     "BatchCheck",
+    "Calibration",
     "Cluster",
     "Comparison",
     "Device",
     "DeviceInfo",
     "ExportedStage",
     "Family",
+    "GroupTimes",
     "LayerProfile",
     "LayerSample",
     "LinkSpeed",
+    "ModelCode",
     "ModelRef",
     "OperatorWork",
     "PairLink",
@@ -56,6 +60,7 @@ __all__ = [
     "StagePlan",
     "StateProfile",
     "StorageProfile",
+    "StructureFactor",
     "SweepPoint",
     "Timing",
     "ValueProfile",

@@ -21,6 +21,32 @@ class Artifact:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelCode:
+    """How to build a model where its files have been copied into a folder.
+
+    Parameters
+    ----------
+    source
+        File in the folder or importable module that ``name`` belongs to; "" for a Hugging Face
+        model, which is built from the folder's ``config.json``.
+    name
+        Function that builds the model, or the class of transformers that does.
+    files
+        ``(path in the folder, text)``.
+    needs
+        Packages that must be installed, as for pip.
+    dtype
+        dtype that the model is cast to; None leaves it as built.
+    """
+
+    source: str
+    name: str
+    files: tuple[tuple[str, str], ...] = ()
+    needs: tuple[str, ...] = ()
+    dtype: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ExportedStage:
     """One stage as it stands in an export folder.
 

@@ -93,6 +93,7 @@ def read_routing(folder: Path) -> Routing:
 def modules_of(folder: Path) -> Iterator[None]:
     """Import from ``folder`` inside the block, and leave no module of it behind."""
     kept = {name: sys.modules.pop(name) for name in list(sys.modules) if _belongs(name)}
+    paths = list(sys.path)
     sys.path.insert(0, str(folder.resolve()))
     written, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
@@ -100,14 +101,20 @@ def modules_of(folder: Path) -> Iterator[None]:
         yield
     finally:
         sys.dont_write_bytecode = written
-        sys.path.remove(str(folder.resolve()))
-        for name in [name for name in sys.modules if _belongs(name)]:
+        sys.path[:] = paths
+        for name in [name for name in sys.modules if _belongs(name) or _stands_in(folder, name)]:
             del sys.modules[name]
         sys.modules.update(kept)
 
 
 def _belongs(name: str) -> bool:
     return name.partition(".")[0] in _OWN_MODULES
+
+
+def _stands_in(folder: Path, name: str) -> bool:
+    """Whether a module was imported from the folder: a copy of the model's own code."""
+    file = getattr(sys.modules[name], "__file__", None)
+    return file is not None and Path(file).is_relative_to(folder.resolve())
 
 
 def _build(folder: Path, index: int) -> nn.Module:

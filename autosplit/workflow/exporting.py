@@ -19,6 +19,7 @@ def export(
     weights: PathLike | None = None,
     convert_weights: bool = False,
     no_rewrite: Sequence[str] = (),
+    style: str = "source",
     force: bool = False,
 ) -> tuple[Artifact, ...]:
     """Write the stages of a plan as a folder that runs by itself.
@@ -41,6 +42,9 @@ def export(
     no_rewrite
         Rewrites of the emitted text to leave out: "made-again" and those of
         ``autosplit.codegen.REWRITES``.
+    style
+        "source" writes the stages from the model's operations; "import" lets them run the
+        model's own modules as they are wherever these stand whole in a stage.
     force
         Replace ``output`` if it exists.
 
@@ -57,7 +61,7 @@ def export(
     refuse_folder(output, force=force)
     source = None if weights is None else storage.open_weights(weights)
     trace_again = trace_with_weights if source is None else trace_without_weights
-    trace, routing, artifacts = build(plan, target, trace_again, no_rewrite)
+    trace, routing, artifacts = build(plan, target, trace_again, no_rewrite, style)
     storage.write_export(
         output, artifacts, trace, routing, source=source, convert=convert_weights, force=force
     )
@@ -65,10 +69,14 @@ def export(
 
 
 def render(
-    plan: Plan | PathLike, *, target: str = "torch", no_rewrite: Sequence[str] = ()
+    plan: Plan | PathLike,
+    *,
+    target: str = "torch",
+    no_rewrite: Sequence[str] = (),
+    style: str = "source",
 ) -> tuple[Artifact, ...]:
     """Return the text files that ``export`` would write."""
-    return build(plan, target, no_rewrite=no_rewrite)[2]
+    return build(plan, target, no_rewrite=no_rewrite, style=style)[2]
 
 
 def stale(
@@ -77,11 +85,12 @@ def stale(
     *,
     target: str = "torch",
     no_rewrite: Sequence[str] = (),
+    style: str = "source",
 ) -> tuple[str, ...]:
     """Return the text files of an export that are missing or not what ``plan`` gives."""
     return tuple(
         artifact.path
-        for artifact in render(plan, target=target, no_rewrite=no_rewrite)
+        for artifact in render(plan, target=target, no_rewrite=no_rewrite, style=style)
         if not has_text(Path(folder) / artifact.path, artifact.text)
     )
 

@@ -8,15 +8,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autosplit.errors import AutosplitError, DataError
+from autosplit.errors import AutosplitError, DataError, UsageError
 from autosplit.serialize import digest, load
-from autosplit.types import Artifact, ModelRef, Plan, Profile
+from autosplit.types import Artifact, ModelCode, ModelRef, Plan, Profile
 from autosplit.units import format_bytes
 from autosplit.workflow.files import PathLike, at_batch
 
 if TYPE_CHECKING:
-    from autosplit.stages import Routing
+    from autosplit.stages import Routing, Whole
     from autosplit.tracers import Trace
+
+
+STYLES = ("source", "import")
+"""How stages are written: from the operations, or with whole modules of the model as they are."""
 
 
 def trace_of(ref: ModelRef) -> Trace:
@@ -91,8 +95,11 @@ def build(
     target: str,
     trace_again: Callable[[Plan], Trace] = _trace_model,
     no_rewrite: Sequence[str] = (),
+    style: str = "source",
 ) -> tuple[Trace, Routing, tuple[Artifact, ...]]:
     """Trace the model of a plan again, cut it, and write its stages as text."""
+    if style not in STYLES:
+        raise UsageError(f"there is no style {style!r}", hint=f"choose one of: {', '.join(STYLES)}")
     from autosplit import codegen, stages
     from autosplit.targets import TARGETS
 
@@ -102,10 +109,34 @@ def build(
     _check_model(chosen, trace)
     again = "made-again" not in no_rewrite
     count = len(chosen.stages)
-    specs, routing = stages.split(trace.program, chosen.stage_of_node, count, again=again)
-    sources = codegen.generate(trace.program, specs, codegen.without(no_rewrite))
+    program, stage_of = trace.program, chosen.stage_of_node
+    whole = code = None
+    if style == "import":
+        whole, code = _whole_modules(chosen, trace)
+        program, stage_of = whole.program, whole.stage_of
+    specs, routing = stages.split(program, stage_of, count, again=again)
+    sources = codegen.generate(program, specs, codegen.without(no_rewrite))
+    if whole is not None:
+        sources = codegen.with_imports(sources, whole)
     exported = dataclasses.replace(chosen, model=dataclasses.replace(chosen.model, on_meta=False))
-    return trace, routing, TARGETS[target].emit(exported, trace.program, routing, sources)
+    return trace, routing, TARGETS[target].emit(exported, trace.program, routing, sources, code)
+
+
+def _whole_modules(plan: Plan, trace: Trace) -> tuple[Whole, ModelCode]:
+    """Find the modules that stages may run as they are, and the code that builds them."""
+    from autosplit.modelspec.files import model_code
+    from autosplit.stages import keep_modules
+
+    whole = keep_modules(trace.program, trace.interfaces, plan.stage_of_node)
+    if not whole.kept:
+        raise AutosplitError(
+            "no module of the model can be run as it is",
+            cause="; ".join(f"{name}: {why}" for name, why in whole.parted[:3])
+            or "it has no modules but torch's own",
+            hint="plan with --on-boundaries, so that cuts fall between modules; or export with "
+            "--style source",
+        )
+    return whole, model_code(plan.model)
 
 
 def _check_model(plan: Plan, trace: Trace) -> None:

@@ -24,6 +24,8 @@ from .tree import rebuild
 def load_source(source: str) -> ModuleType:
     """Import the file or module in which the model was defined.
 
+    The path of a file is absolute, or below this folder.
+
     Raises
     ------
     PipelineError
@@ -33,11 +35,16 @@ def load_source(source: str) -> ModuleType:
         try:
             return importlib.import_module(source)
         except ModuleNotFoundError as error:
-            raise PipelineError(f"cannot import {source}: {error}; edit data.py") from None
-    path = Path(source)
+            raise PipelineError(
+                f"cannot import {source}: {error}",
+                hint="install it, set PYTHONPATH, or edit data.py if only the data comes from it",
+            ) from None
+    path = Path(__file__).parents[1] / source
     if not path.is_file():
         raise PipelineError(f"{source} does not exist any more; edit data.py")
-    name = "spec_" + re.sub(r"[^0-9A-Za-z_]", "_", path.stem)
+    copied = not Path(source).is_absolute()
+    stem = source.removesuffix(".py") if copied else path.stem
+    name = "spec_" + re.sub(r"[^0-9A-Za-z_]", "_", stem)
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
@@ -45,8 +52,13 @@ def load_source(source: str) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    sys.path.append(str(path.parent))
-    spec.loader.exec_module(module)
+    # Neighbours of a copy are copies too; a folder elsewhere must not hide this folder's files.
+    sys.path.insert(0 if copied else len(sys.path), str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
     return module
 
 
