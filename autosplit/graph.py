@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from autosplit.errors import DataError, UsageError
-from autosplit.types import LayerProfile, Profile
+from autosplit.types import Calibration, LayerProfile, Profile
 
 if TYPE_CHECKING:
     import networkx
@@ -40,6 +40,9 @@ class Value:
         Whether the model returns it.
     storage
         Storage it lives in; None when backward keeps nothing of it.
+    made_again
+        Whether later stages make it themselves. What that takes is less than a message, and left
+        out of their times.
     """
 
     name: str
@@ -49,6 +52,12 @@ class Value:
     needs_grad: bool
     output: bool
     storage: int | None
+    made_again: bool = False
+
+    @property
+    def receivers(self) -> tuple[int, ...]:
+        """Layers to which it is sent where they stand in other stages."""
+        return () if self.made_again else self.consumers
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +92,8 @@ class Graph:
         Kind of the device it was measured on, "cpu" or "cuda".
     rows
         Rows of a micro-batch.
+    calibration
+        How exported code runs against these layers, where that is known.
     """
 
     layers: tuple[LayerProfile, ...]
@@ -94,6 +105,7 @@ class Graph:
     offset_s: float
     device: str = "cpu"
     rows: int = 1
+    calibration: Calibration | None = None
 
     def __len__(self) -> int:
         return len(self.layers)
@@ -172,6 +184,7 @@ def build(profile: Profile) -> Graph:
                 needs_grad=value.needs_grad and profile.training,
                 output=value.output,
                 storage=value.storage,
+                made_again=value.made_again,
             )
             for value in profile.values
         ),
@@ -190,6 +203,7 @@ def build(profile: Profile) -> Graph:
         offset_s=profile.whole.offset_s if profile.whole else 0.0,
         device=profile.device.kind,
         rows=profile.model.batch_size or 1,
+        calibration=profile.calibration,
     )
 
 

@@ -25,7 +25,7 @@ from autosplit.types import Plan, Profile
 T = TypeVar("T")
 
 SCHEMAS: dict[type, tuple[str, tuple[int, int]]] = {
-    Profile: ("autosplit.profile", (1, 2)),
+    Profile: ("autosplit.profile", (1, 3)),
     Plan: ("autosplit.plan", (1, 3)),
 }
 

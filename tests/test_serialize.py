@@ -32,8 +32,8 @@ from tests import examples
 # Change a number together with the version in serialize.SCHEMAS: a new major version where old
 # files cannot be read, a new minor one where a field with a default was added.
 FIELDS = {
-    Profile: ((1, 2), "2f2b11655c2d"),
-    Plan: ((1, 2), "e12cbcc0ede2"),
+    Profile: ((1, 3), "6c4151958821"),
+    Plan: ((1, 3), "2e9d1ef6dae1"),
 }
 
 

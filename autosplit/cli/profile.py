@@ -96,6 +96,11 @@ def _kept_when_interrupted(terminal: Terminal, partial: Path) -> Iterator[None]:
 @click.option(
     "--compile", is_flag=True, help="Compile each layer (torch.compile) before it is timed."
 )
+@click.option(
+    "--calibrate",
+    is_flag=True,
+    help="Also time the code that export writes, and scale the layers to it in a stage.",
+)
 @click.option("--inference", is_flag=True, help="Forward only, in evaluation mode.")
 @as_json
 @force

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from autosplit.graph import Graph
+from autosplit.types import StructureFactor
 
 
 @dataclass(frozen=True)
@@ -14,7 +15,8 @@ class LayerTimes:
     """Times of one micro-batch on the device that was measured.
 
     A layer measured alone also pays for being entered; inside a stage only the stage does. So
-    ``offset_s`` is taken from every layer and given back once per stage.
+    ``offset_s`` is taken from every layer and given back once per stage. Where the profile was
+    calibrated, what is left is scaled to what exported code takes.
     """
 
     graph: Graph
@@ -22,19 +24,20 @@ class LayerTimes:
     @cached_property
     def forward_s(self) -> tuple[float, ...]:
         """Forward seconds of each layer inside a stage."""
-        return self._inside(self._forward_alone)
+        return self._inside(self._forward_alone, self._forward_factors)
 
     @cached_property
     def backward_s(self) -> tuple[float, ...]:
         """Backward seconds of each layer inside a stage; 0 in inference."""
-        return self._inside(self._backward_alone)
+        return self._inside(self._backward_alone, self._backward_factors)
 
     @cached_property
     def weight_gradient_s(self) -> tuple[float, ...]:
         """Part of each layer's backward that only its own parameters wait for."""
         training = self.graph.training
         return self._inside(
-            tuple(layer.weight_gradient_s if training else 0.0 for layer in self.graph.layers)
+            tuple(layer.weight_gradient_s if training else 0.0 for layer in self.graph.layers),
+            self._backward_factors,
         )
 
     @cached_property
@@ -58,10 +61,30 @@ class LayerTimes:
         training = self.graph.training
         return tuple(layer.backward.median_s if training else 0.0 for layer in self.graph.layers)
 
-    def _inside(self, part: tuple[float, ...]) -> tuple[float, ...]:
+    @cached_property
+    def _forward_factors(self) -> tuple[float, ...]:
+        return tuple(factor.forward for factor in self._factors)
+
+    @cached_property
+    def _backward_factors(self) -> tuple[float, ...]:
+        return tuple(factor.backward for factor in self._factors)
+
+    @cached_property
+    def _factors(self) -> tuple[StructureFactor, ...]:
+        known = self.graph.calibration
+        return tuple(
+            StructureFactor(layer.structure, 1.0, 1.0)
+            if known is None
+            else known.factor(layer.structure)
+            for layer in self.graph.layers
+        )
+
+    def _inside(self, part: tuple[float, ...], factors: tuple[float, ...]) -> tuple[float, ...]:
         """Take the cost of entering a layer from both of its passes in proportion."""
         whole = zip(self._forward_alone, self._backward_alone, strict=True)
         return tuple(
-            seconds * max(0.0, 1 - self.graph.offset_s / (forward + backward)) if seconds else 0.0
-            for seconds, (forward, backward) in zip(part, whole, strict=True)
+            seconds * factor * max(0.0, 1 - self.graph.offset_s / (forward + backward))
+            if seconds
+            else 0.0
+            for seconds, factor, (forward, backward) in zip(part, factors, whole, strict=True)
         )

@@ -50,6 +50,9 @@ class ProfileOptions:
         File of the shares of its peak that the device reaches; assumed where None.
     compile
         Whether each layer is compiled (``torch.compile``) before it is timed.
+    calibrate
+        Whether exported code of some groups of layers is timed too, and layers are scaled to it
+        in a stage (``workflow.calibrating``).
     """
 
     device: str = "auto"
@@ -64,6 +67,7 @@ class ProfileOptions:
     analytic: str | None = None
     factors: str | None = None
     compile: bool = False
+    calibrate: bool = False
 
     def __post_init__(self) -> None:
         require_finite(self, "threads", "min_repetitions", "max_repetitions", minimum=1)

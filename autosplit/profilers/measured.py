@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from autosplit.journal import Journal
 from autosplit.layers import Grouping, Work
 from autosplit.profilers.allocator import keep_freed_memory
 from autosplit.profilers.base import PROFILERS, ProfileOptions, Progress
+from autosplit.profilers.clocks import Clock
 from autosplit.profilers.compiling import compiler
 from autosplit.profilers.environment import (
     OutOfMemoryError,
@@ -55,25 +60,45 @@ class MeasuredProfiler:
         of each structure, a few at a time.
         """
         try:
-            return _in_one_step(trace, grouping, options, progress, journal)
+            with opened(trace, grouping, options) as setting:
+                info = describe(setting.device, options, setting.clock)
+                return _findings(
+                    setting.session, Work(trace.program), info, options, progress, journal
+                )
         except OutOfMemoryError as error:
             found = RepresentativeProfiler().findings(trace, grouping, options, progress, journal)
             return dataclasses.replace(found, notes=(error.message, *found.notes))
 
 
-def _in_one_step(
-    trace: Trace,
-    grouping: Grouping,
-    options: ProfileOptions,
-    progress: Progress,
-    journal: Journal,
-) -> Findings:
-    """Measure all layers in running order, and the whole.
+@dataclass(frozen=True)
+class Setting:
+    """A model that is ready to be measured.
+
+    Parameters
+    ----------
+    session
+        Runs its layers.
+    state, inputs
+        Parameters, buffers, constants and model inputs by name.
+    device, clock
+        Where it runs, and what times it.
+    """
+
+    session: Session
+    state: dict[str, Tensor]
+    inputs: dict[str, Tensor]
+    device: torch.device
+    clock: Clock
+
+
+@contextmanager
+def opened(trace: Trace, grouping: Grouping, options: ProfileOptions) -> Iterator[Setting]:
+    """Make all layers of a model runnable, and the whole; leave the model as it was.
 
     Raises
     ------
     OutOfMemoryError
-        If the device does not hold that.
+        If the device does not hold what is run.
     """
     program = trace.program
     device = choose_device(options.device)
@@ -109,11 +134,10 @@ def _in_one_step(
         live = sorted(grouping.layer_of, key=program.position.__getitem__)
         whole = WholeStep(compiled(live), inputs, training)
         session = Session(step, state.values(), whole, device, clock, options)
-        info = describe(device, options, clock)
         with out_of_memory_explained(
             device, lambda: f"a step of the model, at layer {step.running}"
         ):
-            return _findings(session, Work(program), info, options, progress, journal)
+            yield Setting(session, state, inputs, device, clock)
 
 
 def _findings(
@@ -145,13 +169,13 @@ def _findings(
         workspace_bytes=workspace,
         flops=[work.layer_flops(piece.layer.nodes) for piece in pieces],
         returned=frozenset(session.step.returned),
-        whole=_whole_model(samples, classes),
+        whole=whole_model(samples, classes),
         notes=remarks([samples.quality(classes)], options.precision),
         sources=["measured"] * len(pieces),
     )
 
 
-def _whole_model(samples: SampleSet, classes: Classes) -> WholeModel:
+def whole_model(samples: SampleSet, classes: Classes) -> WholeModel:
     """Compare the sum over layers with the whole and spread the difference over the layers.
 
     What a layer pays for being entered alone is at least nothing and hardly more than a few

@@ -11,6 +11,7 @@ from autosplit.layers.estimate import Estimate
 from autosplit.layers.late_weights import has_late_weights
 from autosplit.program import Program, TensorSpec
 from autosplit.serialize import digest
+from autosplit.stages.rebuild import makers_of
 from autosplit.types import (
     DeviceInfo,
     LayerProfile,
@@ -128,6 +129,7 @@ def _values(
     """Return model inputs and everything that leaves the layer that made it."""
     outputs = set(program.outputs)
     place = {layer.name: index for index, layer in enumerate(grouping.layers)}
+    again = makers_of(program)
     found: list[ValueProfile] = []
     for node in program.nodes:
         producer = grouping.layer_of.get(node.name)
@@ -153,6 +155,7 @@ def _values(
                 needs_grad=node.name in findings.returned,
                 output=node.name in outputs,
                 storage=None if storage is None else number.get(storage),
+                made_again=node.name in again,
             )
         )
     return tuple(found)

@@ -34,6 +34,7 @@ def profile_data(profile: Profile) -> dict[str, Any]:
         "forward_s": forward_s,
         "backward_s": total_s(profile) - forward_s,
         "whole": to_data(profile.whole),
+        "calibration": to_data(profile.calibration),
         "precision": precision(profile),
         "modelled": profile.device.clock == "model",
         "cache_bytes": sum(layer.cache_bytes for layer in profile.layers),

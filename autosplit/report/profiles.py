@@ -11,7 +11,7 @@ from rich.text import Text
 from autosplit.report.advice import advise, layer_s, precision, total_s
 from autosplit.report.bars import heat
 from autosplit.report.tables import count, facts, grid, model_name, remarks
-from autosplit.types import LayerProfile, Profile
+from autosplit.types import Calibration, LayerProfile, Profile
 from autosplit.units import format_bytes, format_seconds, format_share
 
 _TOP = 10
@@ -52,6 +52,8 @@ def _profile_facts(profile: Profile) -> list[tuple[str, RenderableType]]:
         saved = sum(storage.nbytes for storage in profile.storages)
         pairs.append(("activations", f"{format_bytes(saved)} kept for backward"))
     pairs.append(("micro-batch", _step_text(profile)))
+    if profile.calibration is not None:
+        pairs.append(("calibration", _calibration_text(profile.calibration)))
     if device.clock not in ("model", "file") and not _missed_precision(profile):
         pairs.append(("precision", _precision_text(profile)))
     if profile.sweep:
@@ -76,6 +78,20 @@ def _step_text(profile: Profile) -> str:
         text += f" + {format_seconds(total_s(profile) - forward)} backward"
     if profile.whole is not None:
         text += f" (layers sum to {profile.whole.ratio:.2f}× the whole)"
+    return text
+
+
+def _calibration_text(calibration: Calibration) -> str:
+    """Return how exported code runs against what its layers promise."""
+    change = calibration.ratio - 1
+    if abs(change) < 0.005:
+        text = "exported code runs as fast as the traced layers"
+    else:
+        word = "slower" if change > 0 else "faster"
+        text = f"exported code runs {format_share(abs(change))} {word} than the traced layers"
+    ratios = [group.ratio for group in calibration.groups]
+    if len(ratios) > 1:
+        text += f" ({len(ratios)} groups: {min(ratios):.2f} to {max(ratios):.2f}×)"
     return text
 
 

@@ -12,6 +12,7 @@ from autosplit.checks import require, require_finite, require_known, require_uni
 from autosplit.errors import UsageError
 from autosplit.program import DTYPE_BYTES, Dim
 from autosplit.sizes import evaluate
+from autosplit.types.calibration import Calibration
 from autosplit.types.sweep import LayerSample, SweepPoint, mixture
 from autosplit.types.work import OperatorWork
 
@@ -146,6 +147,9 @@ class ValueProfile:
         Whether the model returns it.
     storage
         Storage it lives in, as in ``Profile.storages``; None when backward keeps nothing of it.
+    made_again
+        Whether later stages make it themselves, since that costs less than sending it: a mask,
+        positions, a rotary table.
     """
 
     name: str
@@ -157,9 +161,12 @@ class ValueProfile:
     needs_grad: bool
     output: bool = False
     storage: int | None = None
+    made_again: bool = False
 
     def __post_init__(self) -> None:
         require_finite(self, "nbytes")
+        grad = self.made_again and self.needs_grad
+        require(self, not grad, "a value with a gradient cannot be made again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +271,8 @@ class Profile:
     traced program; ``order_edges`` are ``(before, after)`` pairs of layers that no value
     connects but whose order matters (in-place writes). ``sweep`` holds the same layers at other
     sizes of the input, all combinations of them. ``sizes`` are ``(symbol, value)`` of those
-    that may change and for which the rest is told.
+    that may change and for which the rest is told. ``calibration`` tells how exported code runs
+    against these layers, where that was measured.
     """
 
     model: ModelRef
@@ -280,6 +288,7 @@ class Profile:
     notes: tuple[str, ...] = ()
     sweep: tuple[SweepPoint, ...] = ()
     sizes: tuple[tuple[str, int], ...] = ()
+    calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
         names = [layer.name for layer in self.layers]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from autosplit.journal import Journal
 from autosplit.serialize import digest
 from autosplit.types import ModelRef, Profile
+from autosplit.workflow.calibrating import calibrated, refuse_uncalibrated
 from autosplit.workflow.files import PathLike, as_profile
 from autosplit.workflow.models import absolute, trace_of
 
@@ -29,11 +30,12 @@ def check(ref: ModelRef, options: ProfileOptions) -> None:
     ------
     UsageError
         If there is no such dtype, device or folder, if there are more threads than processors,
-        or if nothing here compiles code.
+        if nothing here compiles code, or if nothing is measured that could be calibrated.
     """
     from autosplit.modelspec import floating_dtype, huggingface
     from autosplit.profilers import compiling, environment
 
+    refuse_uncalibrated(ref, options)
     for dtype in (ref.dtype, ref.autocast):
         if dtype is not None:
             floating_dtype(dtype)
@@ -81,17 +83,22 @@ def profile(
     ------
     TraceError
         If the model's forward cannot be recorded.
+    UsageError
+        If it is to be calibrated and is not measured whole.
     DataError
         If ``partial`` holds results of another run.
     """
     from autosplit import profilers
 
+    chosen = options or profilers.ProfileOptions()
     ref = ModelRef(spec=model) if isinstance(model, str) else model
-    inference = options is not None and options.inference
-    ref = dataclasses.replace(ref, spec=absolute(ref.spec), inference=inference)
+    ref = dataclasses.replace(ref, spec=absolute(ref.spec), inference=chosen.inference)
+    refuse_uncalibrated(ref, chosen)
     trace = trace_of(ref)
-    journal = _journal(partial, force, digest(trace.program), ref, options)
+    journal = _journal(partial, force, digest(trace.program), ref, chosen)
     measured = profilers.profile(trace, options, progress, model=ref, journal=journal)
+    if chosen.calibrate:
+        measured = calibrated(measured, trace, chosen, progress, journal)
     return dataclasses.replace(measured, notes=(*trace.program.warnings, *measured.notes))
 
 
@@ -140,10 +147,13 @@ def sweep(
         batch_size=max(sizes.get("batch", ())) if "batch" in sizes else ref.batch_size,
         inference=chosen.inference,
     )
+    refuse_uncalibrated(ref, chosen)
     trace = trace_of(ref)
     run = (digest(trace.program), ref, chosen, {name: tuple(sizes[name]) for name in sorted(sizes)})
     journal = _journal(partial, force, *run)
     found = sweeping.sweep(trace, sizes, chosen, progress, model=ref, journal=journal)
+    if chosen.calibrate:
+        found = calibrated(found, trace, chosen, progress, journal)
     return dataclasses.replace(found, notes=(*trace.program.warnings, *found.notes))
 
 
