@@ -131,7 +131,7 @@ def assert_same(first: Path, second: Path) -> None:
 @pytest.mark.timeout(200)
 def test_a_resumed_run_has_the_same_losses_to_the_last_bit(folder: Path, undisturbed: Path):
     again = ("--resume", "calm/step_10", "--report", "again.json", "--keep", "2")
-    output = train(folder, "again", *again)
+    output = train(folder, "again", *again, "--async-save")
     assert "after step 10" in output
     losses = json.loads((folder.parent / "calm.json").read_text())["losses"]
     assert len(losses) == 20
@@ -153,7 +153,7 @@ def test_a_killed_rank_is_named_and_training_restarts_from_the_checkpoint(
 
 @pytest.mark.timeout(200)
 def test_sigterm_finishes_the_step_and_saves(folder: Path, undisturbed: Path):
-    output = train(folder, "stopped", ACCIDENT="stop@0:7")
+    output = train(folder, "stopped", "--async-save", ACCIDENT="stop@0:7")
     assert output.endswith("stopped as asked after step 7\n")
     assert (folder.parent / "stopped" / "step_7").is_dir()
     train(folder, "stopped", "--resume", "auto")

@@ -15,7 +15,7 @@ from autosplit.targets.templates.torch.pipeline.checkpoints import found_checkpo
 from autosplit.targets.templates.torch.pipeline.gradients import clip_factor
 from autosplit.targets.templates.torch.pipeline.optimizer_state import (
     load_optimizer,
-    save_optimizer,
+    optimizer_files,
 )
 from autosplit.targets.templates.torch.pipeline.options import output_file, output_folder
 from autosplit.targets.templates.torch.pipeline.precision import LossScale
@@ -24,6 +24,7 @@ from autosplit.targets.templates.torch.pipeline.recompute import call_again
 from autosplit.targets.templates.torch.pipeline.routing import Route
 from autosplit.targets.templates.torch.pipeline.training import check_loss
 from autosplit.targets.templates.torch.pipeline.weight_gradients import LaterWeightGradients
+from autosplit.targets.templates.torch.pipeline.weights import write_files
 
 
 @pytest.mark.parametrize(
@@ -132,7 +133,7 @@ def test_optimizer_state_comes_back_by_name(kind, tmp_path: Path):
     stage(torch.randn(6, 3)).sum().backward()
     optimizer.step()
     optimizer.param_groups[0]["initial_lr"] = 0.3
-    save_optimizer(optimizer, {0: stage}, tmp_path)
+    write_files(optimizer_files(optimizer, {0: stage}), tmp_path)
     other, restored = made()
     load_optimizer(restored, {0: other}, tmp_path)
     assert restored.param_groups[0]["initial_lr"] == 0.3

@@ -12,11 +12,12 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from autosplit.targets.templates.torch.pipeline import PipelineError, transfer
-from autosplit.targets.templates.torch.pipeline.optimizer_state import save_optimizer
+from autosplit.targets.templates.torch.pipeline.optimizer_state import optimizer_files
 from autosplit.targets.templates.torch.pipeline.routing import Route, Routing, Run
 from autosplit.targets.templates.torch.pipeline.tensorfiles import open_tensors, same_bits
 from autosplit.targets.templates.torch.pipeline.transfer import merge, merge_state, recut, split
 from autosplit.targets.templates.torch.pipeline.tree import Tree
+from autosplit.targets.templates.torch.pipeline.weights import write_files
 
 
 class Model(nn.Module):
@@ -191,7 +192,7 @@ def train(model: Model) -> torch.optim.Optimizer:
 def checkpoint(model: Model, optimizer: torch.optim.Optimizer, count: int, folder: Path) -> Path:
     """Write what a training of ``count`` stages leaves behind."""
     write(model, count, folder)
-    save_optimizer(optimizer, stages(model, count), folder)
+    write_files(optimizer_files(optimizer, stages(model, count)), folder)
     (folder / "training.json").write_text('{"step": 7}\n')
     return folder
 

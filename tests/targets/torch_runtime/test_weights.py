@@ -6,7 +6,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from autosplit.targets.templates.torch.pipeline import PipelineError, load_stage, stage_tensors
-from autosplit.targets.templates.torch.pipeline.weights import save_stage
+from autosplit.targets.templates.torch.pipeline.weights import stage_files, write_files
 
 
 class Stage(nn.Module):
@@ -22,7 +22,7 @@ class Stage(nn.Module):
 def test_what_is_saved_is_loaded(tmp_path):
     one, other = Stage(), Stage()
     one.norm.num_batches_tracked += 5
-    save_stage(one, 3, tmp_path)
+    write_files(stage_files(one, 3), tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "buffers_3.safetensors",
         "stage_3.safetensors",
@@ -49,7 +49,7 @@ def test_other_weights_are_refused(tmp_path, change, message):
     stage = Stage()
     tensors = {name: tensor.clone() for name, tensor in stage_tensors(stage).items()}
     change(tensors)
-    save_stage(stage, 0, tmp_path)
+    write_files(stage_files(stage, 0), tmp_path)
     save_file(tensors, tmp_path / "stage_0.safetensors")
     with pytest.raises(PipelineError, match=message):
         load_stage(stage, 0, tmp_path)

@@ -79,7 +79,14 @@ def train(routing: Routing, options: argparse.Namespace, processes: Processes) -
     # A stage may have nothing to train, and an optimizer refuses an empty list.
     optimizer = data.optimizer(parameters, options.lr) if parameters else None
     scale = LossScale() if options.autocast == "fp16" else LossScale(1.0, interval=2**62)
-    checkpoints = Checkpoints(stages, optimizer, processes.rank, options.keep, replicas)
+    checkpoints = Checkpoints(
+        stages,
+        optimizer,
+        processes.rank,
+        options.keep,
+        replicas,
+        background=options.async_save,
+    )
     first, drawn_before = 1, 0
     if resume is None:
         for index, stage in stages.items():
@@ -104,6 +111,7 @@ def train(routing: Routing, options: argparse.Namespace, processes: Processes) -
 
     for step in range(first, options.steps + 1):
         begin = time.perf_counter()
+        checkpoints.check()
         seed_step(options.seed, step, processes.rank)
         pipeline.zero_grad()
         loss, losses = run_step(pipeline, next(steps), scale.value)
@@ -135,6 +143,7 @@ def train(routing: Routing, options: argparse.Namespace, processes: Processes) -
                 print(f"stopped as asked after step {step}", flush=True)
             break
 
+    checkpoints.wait()
     if options.dump and first <= options.steps:
         save_dump(stages, losses, options.dump, processes.rank)
     progress.write(options.report)

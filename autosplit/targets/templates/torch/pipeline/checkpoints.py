@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from safetensors import SafetensorError
 from torch import nn
 
 from .errors import PipelineError
-from .optimizer_state import load_optimizer, save_optimizer
+from .optimizer_state import load_optimizer, optimizer_files
+from .replacing import move, sync
 from .replicas import Replicas
-from .weights import load_stage, save_stage
+from .weights import Files, load_stage, stage_files, write_files
 
 _STATE = "training.json"
 
@@ -73,9 +75,8 @@ def resume_point(folder: Path | None, asked: str | None, restarted: bool) -> Pat
     return path
 
 
-@dataclass
 class Checkpoints:
-    """Writes and reads the checkpoints of one rank's part.
+    """Writes and reads the checkpoints of one rank's part; all ranks make it, and call the same.
 
     Parameters
     ----------
@@ -87,16 +88,34 @@ class Checkpoints:
         How many checkpoints stay; None for all.
     replicas
         The first one writes.
+    background
+        Write a copy in the memory of the host while training goes on.
     """
 
-    stages: Mapping[int, nn.Module]
-    optimizer: torch.optim.Optimizer | None
-    rank: int
-    keep: int | None = None
-    replicas: Replicas = field(default_factory=Replicas)
+    def __init__(
+        self,
+        stages: Mapping[int, nn.Module],
+        optimizer: torch.optim.Optimizer | None,
+        rank: int,
+        keep: int | None = None,
+        replicas: Replicas = Replicas(),  # noqa: B008 (never changed)
+        *,
+        background: bool = False,
+    ) -> None:
+        self.stages = stages
+        self.optimizer = optimizer
+        self.rank = rank
+        self.keep = keep
+        self.replicas = replicas
+        self.background = background
+        # Of its own: the training loop must not meet the writer in the middle of a sum.
+        self._group = dist.new_group(backend="gloo", timeout=replicas.timeout)
+        self._writer: _Writer | None = None
 
     def save(self, folder: Path, state: Mapping[str, Any]) -> None:
         """Write a checkpoint, which appears when it is whole; all ranks call it.
+
+        In the background no more than one is written at a time: a second one waits for it.
 
         Parameters
         ----------
@@ -104,32 +123,82 @@ class Checkpoints:
             ``DIR/step_N``; one of that name from an earlier run is replaced.
         state
             What else a run needs to go on, the same on every rank.
-        """
-        partial = folder.with_name(f".{folder.name}.partial")
-        try:
-            self._write(folder, partial, state)
-        except (OSError, SafetensorError) as error:
-            raise PipelineError(f"cannot write {folder}: {error}") from None
 
-    def _write(self, folder: Path, partial: Path, state: Mapping[str, Any]) -> None:
-        if self.rank == 0:
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir(parents=True)
-        dist.barrier()
-        write = self.replicas.index == 0
+        Raises
+        ------
+        PipelineError
+            If the disk refuses, here or in the checkpoint before. Earlier ones are untouched.
+        """
+        self.wait()
+        files = self._files()
+        text = json.dumps(dict(state), indent=1) + "\n"
+        if self.background:
+            self._writer = _Writer(partial(self._write, folder, _copied(files), text))
+            self._writer.start()
+        else:
+            self._write(folder, files, text)
+
+    def check(self) -> None:
+        """Raise what went wrong in the background."""
+        if self._writer is not None and not self._writer.is_alive():
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait for what is written in the background; raise what went wrong."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.join()
+            if writer.error is not None:
+                raise writer.error
+
+    def _files(self) -> Files:
+        keep = self.replicas.index == 0
+        files: Files = {}
         for index, stage in self.stages.items():
-            save_stage(stage, index, partial, write=write)
-        save_optimizer(self.optimizer, self.stages, partial, write=write)
-        dist.barrier()
+            files |= stage_files(stage, index, keep=keep)
+        return files | optimizer_files(self.optimizer, self.stages, keep=keep)
+
+    def _write(self, folder: Path, files: Files, state: str) -> None:
+        unfinished = folder.with_name(f".{folder.name}.partial")
+        parts = (
+            partial(self._begin, unfinished),
+            partial(write_files, files, unfinished),
+            partial(self._end, unfinished, folder, state),
+        )
+        try:
+            for part in parts:
+                if not self._together(part, folder):
+                    break
+        finally:
+            if self.rank == 0:
+                shutil.rmtree(unfinished, ignore_errors=True)
+
+    def _together(self, part: Callable[[], None], folder: Path) -> bool:
+        """Do a part; return whether all ranks could. The one that could not raises."""
+        failure = None
+        try:
+            part()
+        except (OSError, SafetensorError) as error:
+            failure = error
+        could = torch.tensor([int(failure is None)])
+        dist.all_reduce(could, op=dist.ReduceOp.MIN, group=self._group)
+        if failure is not None:
+            raise PipelineError(f"cannot write {folder}: {failure}") from None
+        return bool(could.item())
+
+    def _begin(self, unfinished: Path) -> None:
         if self.rank == 0:
-            text = json.dumps(dict(state), indent=1) + "\n"
-            (partial / _STATE).write_text(text, encoding="utf-8")
-            if folder.exists():
-                shutil.rmtree(folder)
-            partial.rename(folder)
+            for left in unfinished.parent.glob(".step_*.partial"):
+                shutil.rmtree(left, ignore_errors=True)
+            unfinished.mkdir(parents=True)
+
+    def _end(self, unfinished: Path, folder: Path, state: str) -> None:
+        if self.rank == 0:
+            write_files({_STATE: state}, unfinished)
+            sync(unfinished)
+            move(unfinished, folder)
             for old in found_checkpoints(folder.parent)[: -self.keep] if self.keep else ():
                 shutil.rmtree(old)
-        dist.barrier()
 
     def load(self, folder: Path) -> dict[str, Any]:
         """Fill stages and optimizer; return the rest of the state.
@@ -147,3 +216,29 @@ class Checkpoints:
             load_stage(stage, index, folder)
         load_optimizer(self.optimizer, self.stages, folder)
         return state
+
+
+class _Writer(threading.Thread):
+    """Writes in the background; ends with the process, for it may wait for one that has died."""
+
+    def __init__(self, write: Callable[[], None]) -> None:
+        super().__init__(name="checkpoint", daemon=True)
+        self.error: Exception | None = None
+        self._write = write
+
+    def run(self) -> None:
+        """Write."""
+        try:
+            self._write()
+        except Exception as error:  # Raised again by the thread that trains.
+            self.error = error
+
+
+def _copied(files: Files) -> Files:
+    """Return files with tensors that training does not change."""
+    return {
+        name: content
+        if isinstance(content, str)
+        else {key: tensor.to("cpu", copy=True) for key, tensor in content.items()}
+        for name, content in files.items()
+    }

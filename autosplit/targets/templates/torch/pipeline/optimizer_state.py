@@ -14,25 +14,25 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from .errors import PipelineError
 from .sharding import divided_like
-from .weights import gathered
+from .weights import Files, gathered
 
 
-def save_optimizer(
+def optimizer_files(
     optimizer: torch.optim.Optimizer | None,
     stages: Mapping[int, nn.Module],
-    folder: Path,
     *,
-    write: bool = True,
-) -> None:
-    """Write the files of the stages of this rank.
+    keep: bool = True,
+) -> Files:
+    """Return the files of the stages of this rank, for ``write_files``.
 
-    Where replicas divide parameters all of them call it, and one is to write.
+    Where replicas divide parameters all of them call it, and one is to keep what it returns.
     """
+    files: Files = {}
     for index, stage in stages.items():
         names: dict[Tensor, str] = {p: name for name, p in stage.named_parameters()}
         tensors: dict[str, Tensor] = {}
@@ -49,12 +49,10 @@ def save_optimizer(
                     tensors[place] = value
                 else:
                     numbers[place] = value
-        found = gathered(tensors, keep=write)
-        if not write:
-            continue
-        save_file(found, folder / f"optimizer_{index}.safetensors")
+        files[f"optimizer_{index}.safetensors"] = gathered(tensors, keep=keep)
         text = json.dumps({"numbers": numbers, "groups": groups}, indent=1)
-        (folder / f"optimizer_{index}.json").write_text(text + "\n", encoding="utf-8")
+        files[f"optimizer_{index}.json"] = text + "\n"
+    return files if keep else {}
 
 
 def load_optimizer(

@@ -15,7 +15,7 @@ Group = dict[str, Any]
 
 
 class WholeOptimizer:
-    """What ``save_optimizer`` wrote for all stages, by the first names of the parameters.
+    """What ``optimizer_files`` gave for all stages, by the first names of the parameters.
 
     Parameters
     ----------

@@ -28,8 +28,8 @@ def replaced(path: Path, *, folder: bool = False) -> Iterator[Path]:
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
         yield partial
-        _sync(partial)
-        _move(partial, path)
+        sync(partial)
+        move(partial, path)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         raise PipelineError(f"cannot write {path}: {where}{error.strerror or error}") from None
@@ -37,7 +37,7 @@ def replaced(path: Path, *, folder: bool = False) -> Iterator[Path]:
         _remove(partial)
 
 
-def _move(partial: Path, path: Path) -> None:
+def move(partial: Path, path: Path) -> None:
     """Put ``partial`` at ``path``; a folder there is set aside until that has succeeded."""
     if not path.is_dir():
         os.replace(partial, path)
@@ -52,7 +52,7 @@ def _move(partial: Path, path: Path) -> None:
     _remove(old)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     """Make the disk hold the content, so that a power cut after the move loses nothing."""
     for each in (*(path.rglob("*") if path.is_dir() else ()), path):
         handle = os.open(each, os.O_RDONLY)

@@ -94,6 +94,11 @@ def training_options(routing: Routing, description: str | None) -> argparse.Name
         help="write checkpoints to DIR/step_N, after the last step or when asked to stop",
     )
     add("--save-every", type=positive, metavar="N", help="and after every N steps")
+    add(
+        "--async-save",
+        action="store_true",
+        help="write checkpoints while training goes on, from a copy in the memory of the host",
+    )
     add("--keep", type=positive, metavar="N", help="keep the last N checkpoints alone")
     add(
         "--resume",

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from .errors import PipelineError
+from .replacing import sync
 from .sharding import local, part_of, whole
 from .tensorfiles import SafetensorsFiles, TensorInfo, listed
+
+Files: TypeAlias = dict[str, dict[str, Tensor] | str]
+"""Content of files by name: tensors of a safetensors file, or text."""
 
 
 def stage_tensors(stage: nn.Module) -> dict[str, Tensor]:
@@ -41,18 +46,28 @@ def load_stage(stage: nn.Module, index: int, folder: str | Path) -> None:
         fill(buffers, place / f"buffers_{index}.safetensors")
 
 
-def save_stage(stage: nn.Module, index: int, folder: str | Path, *, write: bool = True) -> None:
-    """Write what ``load_stage`` reads.
+def stage_files(stage: nn.Module, index: int, *, keep: bool = True) -> Files:
+    """Return what ``load_stage`` reads, for ``write_files``; without ``keep`` nothing.
 
-    Where replicas divide parameters all of them call it, and one is to write.
+    Where replicas divide parameters all of them call it, and one is to keep what it returns.
     """
-    place = Path(folder)
-    tensors = gathered(stage_tensors(stage), keep=write)
+    tensors = gathered(stage_tensors(stage), keep=keep)
     buffers = dict(_hidden_buffers(stage))
-    if write:
-        save_file(tensors, place / f"stage_{index}.safetensors")
-    if write and buffers:
-        save_file(gathered(buffers), place / f"buffers_{index}.safetensors")
+    files: Files = {f"stage_{index}.safetensors": tensors}
+    if buffers:
+        files[f"buffers_{index}.safetensors"] = gathered(buffers)
+    return files if keep else {}
+
+
+def write_files(files: Files, folder: Path) -> None:
+    """Write files into a folder, and make the disk hold them."""
+    for name, content in files.items():
+        path = folder / name
+        if isinstance(content, str):
+            path.write_text(content, encoding="utf-8")
+        else:
+            save_file(content, path)
+        sync(path)
 
 
 def gathered(tensors: Mapping[str, Tensor], *, keep: bool = True) -> dict[str, Tensor]:
