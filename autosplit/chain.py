@@ -139,12 +139,23 @@ def _budgets(model: CostModel, cautious: bool) -> tuple[float, ...]:
 def _unsaved(
     model: CostModel, group_of: dict[int, int], count: int, recompute: Recompute
 ) -> tuple[float, ...]:
-    """Return the bytes of values that groups make and that a stage may keep though unsaved."""
+    """Return the bytes that a stage may keep and that no group saves in its place.
+
+    These are values of its groups that it sends, and those that it makes again.
+    """
     kept = [0.0] * count
     for value in model.graph.values:
-        saved = value.storage in model.memory.owner and recompute == "none"
-        if value.producer is not None and not saved and model.graph.training:
-            kept[group_of[value.producer]] += value.nbytes
+        if value.producer is None or not model.graph.training:
+            continue
+        maker = group_of[value.producer]
+        if value.storage not in model.memory.owner or recompute != "none":
+            kept[maker] += value.nbytes
+        if value.made_again:
+            held = value.nbytes
+            if value.storage is not None:
+                held = max(held, model.graph.storage_bytes[value.storage])
+            for reader in {group_of[layer] for layer in value.consumers} - {maker}:
+                kept[reader] += held
     return tuple(kept)
 
 
@@ -155,7 +166,7 @@ def _nets(model: CostModel, group_of: dict[int, int]) -> tuple[Net, ...]:
         if value.producer is None:
             continue
         maker = group_of[value.producer]
-        readers = {group_of[layer] for layer in value.consumers} - {maker}
+        readers = {group_of[layer] for layer in value.receivers} - {maker}
         if not readers and not value.output:
             continue
         total = volume[(maker, *sorted(readers)), value.output]

@@ -107,6 +107,40 @@ def test_model_inputs_do_not_cross():
     assert [stage.memory.boundary_bytes for stage in cost.stages] == [8 * (1000 + 1)] * 2
 
 
+def again(measured, *names):
+    """Return a profile of which later stages make some values themselves."""
+    return dataclasses.replace(
+        measured,
+        values=tuple(
+            dataclasses.replace(value, made_again=True, needs_grad=False)
+            if value.name in names
+            else value
+            for value in measured.values
+        ),
+    )
+
+
+def test_what_is_made_again_does_not_cross():
+    measured = again(profile([1] * 3, {(0, 1, 2): 100, (0, 1): 7, (1, 2): 10}), "v_0_1_2")
+    cost = model(measured, 3).evaluate((0, 1, 2))
+    assert [boundary.forward_bytes for boundary in cost.boundaries] == [7, 10]
+    assert cost.boundaries[1].values == ("v_1_2",)
+
+
+def test_a_returned_table_travels_to_the_end_all_the_same():
+    measured = again(profile([1] * 3, {(0, 1): 10, (1, 2): 1}, outputs=(0,)), "v_0_1")
+    cost = model(measured, 3).evaluate((0, 1, 2))
+    assert [boundary.forward_bytes for boundary in cost.boundaries] == [10, 11]
+
+
+def test_a_stage_keeps_the_table_that_it_made_again():
+    measured = profile([1] * 2, {(0, 1): 10}, saved_values=True)
+    sent, made = (model(each, 2).evaluate((0, 1)) for each in (measured, again(measured, "v_0_1")))
+    assert sent.stages[1].memory.boundary_bytes == 8 * 10
+    assert made.stages[1].memory.boundary_bytes == 0
+    assert made.stages[1].activation_bytes == sent.stages[1].activation_bytes + 10
+
+
 def test_inside_a_rank_nothing_is_sent():
     measured = profile([1] * 4, {(0, 1): 100, (1, 2): 100, (2, 3): 100})
     cost = model(measured, 4, schedule="zbv", link_bytes_per_s=10.0).evaluate((0, 1, 2, 3))
@@ -262,7 +296,9 @@ def random_stages(built, stages, rng):
     st.sampled_from(["step", "bottleneck"]),
 )
 def test_problem_and_cost_model_agree(seed, count, stages, overlap, objective):
-    built = graph.build(random_profile(seed, count, memory=True))
+    measured = random_profile(seed, count, memory=True)
+    tables = random.Random(seed).sample(measured.values, len(measured.values) // 3)
+    built = graph.build(again(measured, *(value.name for value in tables)))
     priced = planner.cost_model(
         built,
         PlanRequest(
@@ -284,6 +320,10 @@ def test_problem_and_cost_model_agree(seed, count, stages, overlap, objective):
     assert theirs.loads_s == pytest.approx([stage.load_s for stage in ours.stages])
     for counted, stage in zip(theirs.memory_bytes, ours.stages, strict=True):
         assert counted <= stage.memory.total_bytes + 1e-6
+    problem = chain.problem(priced, [(node,) for node in range(count)], cautious=True)
+    careful = evaluate(problem, stage_of)
+    for counted, stage in zip(careful.memory_bytes, ours.stages, strict=True):
+        assert counted >= stage.memory.total_bytes - 1e-6
 
 
 @settings(deadline=None)

@@ -94,7 +94,7 @@ class MemoryModel:
         """Layer that is charged for each saved storage; storages of model inputs have none.
 
         It is the layer that makes the memory: a stage that reads it from elsewhere holds its
-        own copy in a receive buffer.
+        own copy in a receive buffer. What stages make again is held where it is saved alone.
         """
         makers: dict[int, int] = {}
         inputs: set[int] = set()
@@ -103,7 +103,7 @@ class MemoryModel:
                 continue
             if value.producer is None:
                 inputs.add(value.storage)
-            else:
+            elif not value.made_again:
                 first = makers.get(value.storage, value.producer)
                 makers[value.storage] = min(first, value.producer)
         owner: dict[int, int] = {}

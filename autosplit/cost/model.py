@@ -299,7 +299,7 @@ class CostModel:
         for value in self.graph.values:
             if value.producer is None:
                 continue
-            end = max((stage_of[layer] for layer in value.consumers), default=0)
+            end = max((stage_of[layer] for layer in value.receivers), default=0)
             for boundary in range(stage_of[value.producer], last + 1 if value.output else end):
                 alive[boundary].append(value)
         return alive

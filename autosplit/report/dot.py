@@ -56,6 +56,7 @@ def _edges(profile: Profile, stage_of: Mapping[str, int]) -> Iterator[str]:
             continue
         for reader in value.consumers:
             cut = bool(stage_of) and stage_of[value.producer] != stage_of[reader]
+            cut = cut and not value.made_again
             style = ", penwidth=2, color=red" if cut else ""
             yield (
                 f"  {_quoted(value.producer)} -> {_quoted(reader)} "

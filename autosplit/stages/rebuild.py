@@ -8,11 +8,10 @@ order: nothing random, nothing that is written in place, nothing that has a grad
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 
-from autosplit.program import DTYPE_BYTES, Node, Program, TensorSpec
+from autosplit.program import Node, Program
 from autosplit.stages.placement import Placement
 
 # What an operation and a message cost on a machine of today; only their ratios matter here.
@@ -27,48 +26,51 @@ _LARGEST_STATE_BYTES = 1 << 20
 
 def rebuild(placement: Placement) -> Placement:
     """Return a placement that makes cheap values again in the stages that read them."""
-    makers = _Makers(placement)
-    readers = _readers(placement)
-    chosen: dict[str, None] = {}
+    makers = makers_of(placement.program)
     again: list[set[str]] = [set() for _ in range(placement.count)]
-    before = -1
-    while len(chosen) > before:
-        before = len(chosen)
-        for name in readers:
-            if name not in chosen and makers.worth_it(name, again[min(readers[name])]):
-                chosen[name] = None
-                for stage in readers[name]:
-                    again[stage].update(makers.of[name])
-    return replace(placement, again=tuple(frozenset(names) for names in again))
-
-
-def _readers(placement: Placement) -> dict[str, set[int]]:
-    """Return, for each value that crosses a cut, the later stages that read it."""
-    found: dict[str, set[int]] = defaultdict(set)
     for name, stage in placement.stage_of.items():
         for source in placement.program.node[name].inputs():
             if placement.stage_of.get(source, stage) < stage:
-                found[source].add(stage)
-    return found
+                again[stage].update(makers.get(source, ()))
+    return replace(placement, again=tuple(frozenset(names) for names in again))
+
+
+def makers_of(program: Program) -> dict[str, frozenset[str]]:
+    """Return the values that later stages make again, and the operations that this takes.
+
+    Where the cuts are has no say, so that a planner knows what crosses them: a stage that reads
+    one of several tables that have operations in common is taken to read all of them, and what
+    goes into a value that is made again is made again too.
+    """
+    makers = _Makers(program)
+    # What only leads to other values is seldom read across a cut: it makes nothing cheaper.
+    read = [name for name in makers.of if not makers.of.keys() >= set(program.users[name])]
+    there: set[str] = set()
+    before = -1
+    while len(there) > before:
+        before = len(there)
+        for name in read:
+            if makers.worth_it(name, there):
+                there.update(makers.of[name])
+    worth = [name for name in makers.of if makers.worth_it(name, there)]
+    chosen = there.union(*(makers.of[name] for name in worth))
+    return {name: found for name, found in makers.of.items() if name in chosen}
 
 
 class _Makers:
     """The operations behind each value that could be made again, itself included."""
 
-    def __init__(self, placement: Placement) -> None:
-        self.program = placement.program
-        self.written = _written(self.program)
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.written = _written(program)
         self.of: dict[str, frozenset[str]] = {}
-        for name in placement.stage_of:
-            node = self.program.node[name]
+        for node in program.operations:
             if self._repeats(node):
                 inner = (self.of.get(source, frozenset()) for source in node.inputs())
-                self.of[name] = frozenset({name}).union(*inner)
+                self.of[node.name] = frozenset({node.name}).union(*inner)
 
     def worth_it(self, name: str, there: set[str]) -> bool:
         """Say whether making a value costs less than sending it; ``there`` is made anyway."""
-        if name not in self.of:
-            return False
         sent = self._nbytes(self.program.node[name])
         nodes = [self.program.node[each] for each in self.of[name] - there]
         state = sum(self.program.state[each].nbytes for each in self._states(nodes))
@@ -106,14 +108,7 @@ class _Makers:
         return any(spec.storage not in before - {-1} for spec in node.tensors)
 
     def _nbytes(self, node: Node) -> int:
-        return sum(_nbytes(self.program, spec) for spec in node.tensors)
-
-
-def _nbytes(program: Program, spec: TensorSpec) -> int:
-    count = 1
-    for dim in spec.shape:
-        count *= program.evaluate(dim)
-    return count * DTYPE_BYTES[spec.dtype]
+        return sum(self.program.nbytes(spec) for spec in node.tensors)
 
 
 def _written(program: Program) -> set[int]:
