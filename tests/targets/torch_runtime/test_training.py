@@ -31,13 +31,30 @@ from autosplit.targets.templates.torch.pipeline.weights import write_files
     ("schedule", "expected"),
     [
         ("constant", [0.5, 1, 1, 1, 1, 1]),
-        ("linear", [0.5, 1, 0.75, 0.5, 0.25, 0]),
-        ("cosine", [0.5, 1, 0.853553, 0.5, 0.146447, 0]),
+        ("linear", [0.5, 1, 1, 0.75, 0.5, 0.25]),
+        ("cosine", [0.5, 1, 1, 0.853553, 0.5, 0.146447]),
     ],
 )
 def test_rates_rise_and_fall(schedule: str, expected: list[float]):
     found = [rate_factor(step, 6, schedule, warmup=2) for step in range(1, 7)]
     assert found == pytest.approx(expected, abs=1e-6)
+
+
+def test_rates_are_those_of_torch():
+    """No step is wasted on a rate of zero: neither the first nor the last."""
+    warmup, total = 3, 11
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.2)
+    parts = [
+        torch.optim.lr_scheduler.LinearLR(optimizer, 1 / warmup, total_iters=warmup - 1),
+        torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, total - warmup),
+    ]
+    scheduler = torch.optim.lr_scheduler.SequentialLR(optimizer, parts, [warmup])
+    for step in range(1, total + 1):
+        expected = optimizer.param_groups[0]["lr"]
+        assert 0.2 * rate_factor(step, total, "cosine", warmup) == pytest.approx(expected)
+        assert expected > 0
+        optimizer.step()
+        scheduler.step()
 
 
 def test_the_loss_scale_halves_on_overflow_and_doubles_after_calm():
@@ -47,6 +64,10 @@ def test_the_loss_scale_halves_on_overflow_and_doubles_after_calm():
         scale.update(finite)
         values.append(scale.value)
     assert values == [8, 4, 4, 8, 8]
+    with pytest.raises(PipelineError, match=r"even where the loss is scaled by 0\.0039"):
+        for _ in range(99):
+            scale.update(False)
+    assert scale.value > 0
 
 
 def test_clipping_is_that_of_torch():

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-import data
 import torch
 import torch.distributed as dist
 from pipeline import (
@@ -19,6 +19,7 @@ from pipeline import (
     Processes,
     Routing,
     draw,
+    hand_over,
     load_stage,
     merge_outputs,
     read_routing,
@@ -29,7 +30,6 @@ from pipeline.feed import takes_replica
 from pipeline.options import Parser, add_run_options, output_file, positive, rows_of, run_main
 from pipeline.source import read_inputs
 from safetensors.torch import save_file
-from stages import STAGES
 
 HERE = Path(__file__).parent
 
@@ -54,6 +54,12 @@ def parse(routing: Routing) -> argparse.Namespace:
     parser.add_argument(
         "--output", type=output_file, metavar="FILE", help="write the outputs as safetensors"
     )
+    parser.add_argument(
+        "--output-rank",
+        type=int,
+        metavar="RANK",
+        help="process that gets the outputs and writes them (default: that of the last stage)",
+    )
     return parser.parse_args()
 
 
@@ -69,6 +75,10 @@ def main() -> None:
 
 def infer(routing: Routing, options: argparse.Namespace, processes: Processes) -> None:
     """Run inference on one rank."""
+    # Here, so that a mistake in them is told once for all ranks, with its line.
+    import data
+    from stages import STAGES
+
     stages = {index: STAGES[index]().to(processes.device) for index in processes.stages}
     for index, stage in stages.items():
         load_stage(stage, index, options.weights)
@@ -81,6 +91,10 @@ def infer(routing: Routing, options: argparse.Namespace, processes: Processes) -
         schedule=options.schedule,
         replicas=replicas,
     )
+    if options.output_rank is not None and not 0 <= options.output_rank < processes.world:
+        raise PipelineError(
+            f"--output-rank {options.output_rank} is none of ranks 0 to {processes.world - 1}"
+        )
     pipeline.train(False)
     if routing.mode == "train" and processes.rank == 0:
         print(
@@ -91,29 +105,35 @@ def infer(routing: Routing, options: argparse.Namespace, processes: Processes) -
     begin = time.perf_counter()
     found: list[list[dict[str, torch.Tensor]]] = []
     rows = 0
-    for number, microbatches in enumerate(steps(routing, options)):
+    for number, microbatches in enumerate(steps(routing, options, data.batches)):
         if number % replicas.count == replicas.index:  # runs are dealt out in turn
             found.append(pipeline.infer(microbatches))
         rows += sum(part.rows for part in microbatches)
     runs = replicas.collect(found) if pipeline.has_last else []
     seconds = time.perf_counter() - begin
+    last = routing.run.ranks[-1]
+    wanted = last if options.output_rank is None else options.output_rank
+    merged = {}
     if pipeline.speaks:
         merged = merge_outputs(routing, [output for run in runs for output in run])
+    merged = hand_over(merged, last, wanted, processes.device)
+    if processes.rank == wanted:
         for name, tensor in merged.items():
             print(f"{name}: {tuple(tensor.shape)} {tensor.dtype}")
         print(f"{rows} rows in {seconds:.3f} s: {rows / seconds:.1f} rows/s", flush=True)
         if options.output:
-            dense = {name: tensor.cpu().contiguous() for name, tensor in merged.items()}
-            save_file(dense, options.output)
+            save_file(merged, options.output)
     dist.barrier()
 
 
-def steps(routing: Routing, options: argparse.Namespace) -> Iterator[tuple[Microbatch, ...]]:
+def steps(
+    routing: Routing, options: argparse.Namespace, source: Callable[..., Iterable[Any]]
+) -> Iterator[tuple[Microbatch, ...]]:
     """Yield the micro-batches of one run of the pipeline after the other."""
     rows = rows_of(options, routing, 1)
     if options.inputs is None:
-        alone = {"replica": 0, "replicas": 1} if takes_replica(data.batches) else {}
-        batches = draw(partial(data.batches, rows, **alone), seed=0)
+        alone = {"replica": 0, "replicas": 1} if takes_replica(source) else {}
+        batches = draw(partial(source, rows, **alone), seed=0)
         for _ in range(options.steps):
             inputs, _ = next(batches)
             yield split_batch(routing, inputs, (), options.microbatches)

@@ -8,7 +8,6 @@ import time
 from itertools import islice
 from pathlib import Path
 
-import data
 import torch
 import torch.distributed as dist
 from pipeline import (
@@ -41,7 +40,6 @@ from pipeline.training import (
     seed_step,
     training_options,
 )
-from stages import STAGES
 
 HERE = Path(__file__).parent
 
@@ -58,6 +56,10 @@ def main() -> None:
 
 def train(routing: Routing, options: argparse.Namespace, processes: Processes) -> None:
     """Run the training loop of one rank."""
+    # Here, so that a mistake in them is told once for all ranks, with its line.
+    import data
+    from stages import STAGES
+
     evaluation = evaluation_batches(data) if options.eval_every else None
     resume = resume_point(options.checkpoint_dir, options.resume, restarted())
     torch.manual_seed(options.seed)
@@ -114,16 +116,16 @@ def train(routing: Routing, options: argparse.Namespace, processes: Processes) -
         checkpoints.check()
         seed_step(options.seed, step, processes.rank)
         pipeline.zero_grad()
-        loss, losses = run_step(pipeline, next(steps), scale.value)
+        trained, loss, losses = run_step(pipeline, next(steps), scale.value)
         check_loss(loss, step, options)
         update(pipeline, optimizer, options, scale, step)
         seconds = time.perf_counter() - begin
-        progress.step(step, options.steps, loss, seconds, rows * options.accumulate)
+        progress.step(step, options.steps, loss, seconds, trained)
         if evaluation and step % options.eval_every == 0:
             pipeline.align_buffers(mean=options.buffers == "mean")
             others = Feed(evaluation, *size)
-            found = draw(others.source, options.seed)
-            progress.evaluated(step, evaluate(pipeline, others, found))
+            found = draw(others.source, options.seed, again=False)
+            progress.evaluated(step, evaluate(pipeline, others, found, options.eval_batches))
         stopping = stop.asked()
         last = stopping or step == options.steps
         if last or step % options.log_every == 0:
@@ -139,7 +141,7 @@ def train(routing: Routing, options: argparse.Namespace, processes: Processes) -
             pipeline.align_buffers(mean=options.buffers == "mean")
             checkpoints.save(options.checkpoint_dir / f"step_{step}", state)
         if stopping:
-            if processes.rank == 0:
+            if pipeline.speaks:
                 print(f"stopped as asked after step {step}", flush=True)
             break
 

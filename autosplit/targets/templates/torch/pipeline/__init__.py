@@ -3,7 +3,7 @@
 from .agreement import check_alike, draw
 from .batches import Microbatch, mean_loss, split_batch
 from .errors import PipelineError
-from .merge import merge_outputs
+from .merge import hand_over, merge_outputs
 from .processes import Processes, start
 from .results import save_dump
 from .routing import Routing, read_routing
@@ -18,6 +18,7 @@ __all__ = [
     "Routing",
     "check_alike",
     "draw",
+    "hand_over",
     "load_stage",
     "mean_loss",
     "merge_outputs",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
+import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -19,32 +21,86 @@ _CHECKED_BYTES = 65536
 """Bytes of each tensor that are compared; ranks that drift apart differ everywhere."""
 
 
-def draw(make: Callable[[], Iterable[T]], seed: int) -> Iterator[T]:
-    """Yield batches without end, drawn from random numbers of their own.
+def draw(make: Callable[[], Iterable[T]], seed: int, *, again: bool = True) -> Iterator[T]:
+    """Yield batches, drawn from random numbers of their own: of torch, Python and NumPy.
 
     The stages use up random numbers differently (dropout), and data drawn from the same stream
-    would soon differ from rank to rank. A source that ends is started again.
+    would soon differ from rank to rank. With ``again`` a source that ends is started anew.
 
     Raises
     ------
     PipelineError
         If ``make`` yields nothing.
     """
-    state = torch.Generator().manual_seed(seed).get_state()
-    batches = iter(make())
+    numbers = _Numbers(seed)
+    with numbers:
+        batches = iter(make())
     fresh = True
     while True:
-        with torch.random.fork_rng(devices=[]):
-            torch.set_rng_state(state)
+        with numbers:
             batch = next(batches, None)
-            state = torch.get_rng_state()
         if batch is not None:
             fresh = False
             yield batch
         elif fresh:
-            raise PipelineError("batches() in data.py yields nothing")
+            raise PipelineError("data.py yields no batch")
+        elif not again:
+            return
         else:
-            batches, fresh = iter(make()), True
+            with numbers:
+                batches = iter(make())
+            fresh = True
+
+
+class _Numbers:
+    """Streams of random numbers that go on wherever the ``with`` block is entered again."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._mine: dict[str, Any] = {}
+        self._others: dict[str, Any] = {}
+
+    def __enter__(self) -> None:
+        for name, (seed, get, put) in _streams().items():
+            self._others[name] = get()
+            if name in self._mine:
+                put(self._mine[name])
+            else:
+                seed(self._seed)
+
+    def __exit__(self, *error: object) -> None:
+        for name, (_, get, put) in _streams().items():
+            self._mine[name] = get()
+            if name in self._others:
+                put(self._others[name])
+
+
+def _streams() -> dict[str, tuple[Callable[[int], Any], Callable[[], Any], Callable[[Any], Any]]]:
+    """Return how each stream is begun, read and set; NumPy's where it has been imported."""
+    found: dict[str, Any] = {
+        "torch": (torch.default_generator.manual_seed, torch.get_rng_state, torch.set_rng_state),
+        "python": (random.seed, random.getstate, random.setstate),
+    }
+    if numpy := sys.modules.get("numpy"):
+        # Its seeds have 32 bits.
+        stream = numpy.random
+        found["numpy"] = (lambda n: stream.seed(n % 2**32), stream.get_state, stream.set_state)
+    return found
+
+
+def agree(there: bool, device: torch.device) -> bool:
+    """Return ``there``, which must be the same on all ranks; all ranks call it.
+
+    Raises
+    ------
+    PipelineError
+        On every rank, if it is not.
+    """
+    count = torch.tensor([int(there)], device=device)
+    dist.all_reduce(count)
+    if int(count) not in (0, dist.get_world_size()):
+        raise PipelineError("data.py ends on some ranks earlier than on others")
+    return there
 
 
 def check_alike(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import torch
 
-from .agreement import check_alike
+from .agreement import agree, check_alike
 from .batches import Microbatch, Share, divide, whole_batch
 from .errors import PipelineError
 from .replicas import Replicas
@@ -60,10 +60,6 @@ class Feed:
         rows = Share(index, count).span(self.rows)[1]
         return self.make(rows, replica=index, replicas=count)
 
-    def parts(self, inputs: Any, targets: Sequence[Any]) -> tuple[Microbatch, ...]:
-        """Return this replica's micro-batches of one batch."""
-        return self._divided(whole_batch(self.routing, inputs, targets))
-
     def steps(
         self, batches: Iterator[tuple[Any, tuple[Any, ...]]], accumulate: int
     ) -> Iterator[list[tuple[Microbatch, ...]]]:
@@ -75,6 +71,19 @@ class Feed:
             ]
             check_alike(drawn, self.device, self.replicas.pipeline if self.own else None)
             yield [self._divided(batch) for batch in drawn]
+
+    def once(
+        self, batches: Iterator[tuple[Any, tuple[Any, ...]]], most: int
+    ) -> Iterator[tuple[Microbatch, ...]]:
+        """Yield the micro-batches of one batch after another, until they end or are enough."""
+        for _ in range(most):
+            found = next(batches, None)
+            if not agree(found is not None, self.device):
+                return
+            assert found is not None
+            batch = whole_batch(self.routing, *found)
+            check_alike([batch], self.device, self.replicas.pipeline if self.own else None)
+            yield self._divided(batch)
 
     def _divided(self, batch: Microbatch) -> tuple[Microbatch, ...]:
         share = Share() if self.own else Share(self.replicas.index, self.replicas.count)

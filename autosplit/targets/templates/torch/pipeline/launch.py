@@ -42,7 +42,8 @@ def main(arguments: list[str]) -> int:
         try:
             _torchrun.run(options)
         except ChildFailedError as error:
-            print(f"error: {_describe(error)}", file=sys.stderr)
+            trace, message = _describe(error)
+            print(f"{trace}error: {message}", file=sys.stderr)
             return 1
         except SignalException as error:
             print(f"error: {error}", file=sys.stderr)
@@ -58,16 +59,17 @@ def _ask_to_stop(number: int, frame: FrameType | None) -> None:
     path.touch()
 
 
-def _describe(error: ChildFailedError) -> str:
-    """Return one rank's fault: what it says, else that it was killed, else an echo of that."""
+def _describe(error: ChildFailedError) -> tuple[str, str]:
+    """Return traceback and message of one rank: of its fault, else of its end, else of an echo."""
     rank, failure = min(error.failures.items(), key=lambda item: _order(item[1]))
     if failure.exitcode < 0:
         name = signal.Signals(-failure.exitcode).name
-        return f"rank {rank} was ended by {name}"
+        return "", f"rank {rank} was ended by {name}"
     if "kind" not in failure.error_file_data:
-        return f"rank {rank} ended with exit status {failure.exitcode}"
-    message = failure.error_file_data["message"]["message"]
-    return message if failure.error_file_data["kind"] == "hang" else f"rank {rank}: {message}"
+        return "", f"rank {rank} ended with exit status {failure.exitcode}"
+    told = failure.error_file_data["message"]
+    named = "" if failure.error_file_data["kind"] == "hang" else f"rank {rank}: "
+    return told["extraInfo"]["py_callstack"], named + told["message"]
 
 
 def _order(failure: ProcessFailure) -> tuple[int, int]:

@@ -6,8 +6,12 @@ from dataclasses import dataclass
 
 import torch
 
+from .errors import PipelineError
+
 AUTOCAST = {"none": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 """dtype of autocast by the name on the command line."""
+
+_LOWEST = 2.0**-8
 
 
 @dataclass
@@ -32,9 +36,20 @@ class LossScale:
     interval: int = 2000
 
     def update(self, finite: bool) -> None:
-        """Halve after an overflow, double after many steps without one."""
+        """Halve after an overflow, double after many steps without one.
+
+        Raises
+        ------
+        PipelineError
+            If halving does not help any more.
+        """
         if not finite:
             self.value, self.good = self.value / 2, 0
+            if self.value < _LOWEST:
+                raise PipelineError(
+                    f"gradients overflow in fp16 even where the loss is scaled by {_LOWEST:g}",
+                    hint="lower --lr, or train with --autocast bf16",
+                )
         elif self.good + 1 >= self.interval:
             self.value, self.good = self.value * 2, 0
         else:

@@ -12,14 +12,15 @@ SCHEDULES = ("constant", "linear", "cosine")
 def rate_factor(step: int, total: int, schedule: str, warmup: int, lowest: float = 0.0) -> float:
     """Return what the learning rate is multiplied by in a step, counted from 1.
 
-    It rises linearly over ``warmup`` steps to 1 and then stays ("constant"), or falls to
-    ``lowest`` at step ``total`` along a line ("linear") or half a cosine ("cosine").
+    It rises linearly over ``warmup`` steps to 1 and then stays ("constant"), or falls along a
+    line ("linear") or half a cosine ("cosine"), so that a step after the last of ``total`` would
+    have ``lowest``: as ``LinearLR`` and ``CosineAnnealingLR`` of torch do after a warm-up.
     """
     if step <= warmup:
         return step / warmup
     if schedule == "constant":
         return 1.0
-    done = min(1.0, (step - warmup) / max(1, total - warmup))
+    done = min(1.0, (step - 1 - warmup) / max(1, total - warmup))
     left = 1 - done if schedule == "linear" else (1 + math.cos(math.pi * done)) / 2
     return lowest + (1 - lowest) * left
 

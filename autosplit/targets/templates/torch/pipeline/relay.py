@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
@@ -52,7 +51,6 @@ class Relay(nn.Module):
         self.received = routing.received(index)
         self.sent = routing.sent(index)
         self.kept: list[tuple[Tensor, ...]] = []
-        self.forward_s = 0.0
         self._autocast = autocast
         self._recompute = recompute
         self._keep = False
@@ -79,7 +77,6 @@ class Relay(nn.Module):
         values = dict(self._inputs[int(number)])
         values.update(zip(self.received, received, strict=True))
         foreign = self._held.union(id(value) for value in values.values())
-        begin = time.perf_counter()
         with self._autocast():
             again = self._recompute and torch.is_grad_enabled()
             inside = self.later or nullcontext()
@@ -89,7 +86,6 @@ class Relay(nn.Module):
                     if again
                     else self.route.call(self.stage, values)
                 )
-        self.forward_s += time.perf_counter() - begin
         sent = tuple(self._outgoing(name, values[name], foreign) for name in self.sent)
         if self._keep:
             self.kept.append(sent)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from .batches import Microbatch
+from .clock import Clock
 from .errors import PipelineError
 from .gradients import gradient_norm, scale_gradients
 from .metadata import FakeChain, Meta
@@ -109,6 +110,7 @@ class Pipeline:
         for k, modules in self._recompute.items():
             later_gradients = self._relays[k].later or nullcontext()
             compute_again(self.stages[k], filter(None, modules), later_gradients)
+        self._clocks = {k: Clock(device) for k in self.stages}
         self._chain = FakeChain(routing, factories, device, self._autocast)
         self._shared = SharedGradients(routing, self.stages, device, replicas)
         self._schedules: OrderedDict[Any, tuple[Schedule, dict[str, Meta]]] = OrderedDict()
@@ -138,10 +140,9 @@ class Pipeline:
         found = (p for stage in self.stages.values() for p in stage.parameters())
         return [p for p in dict.fromkeys(found) if p.requires_grad]
 
-    @property
-    def forward_s(self) -> dict[int, float]:
-        """Seconds that each stage of this rank has spent in forward."""
-        return {k: relay.forward_s for k, relay in self._relays.items()}
+    def computed_s(self) -> dict[int, float]:
+        """Return how long each stage of this rank has computed in training since the last call."""
+        return {k: clock.read() for k, clock in self._clocks.items()}
 
     def gradient_norm(self) -> float:
         """Return the norm of the model's gradients, the same on every rank; all ranks call it.
@@ -276,7 +277,7 @@ class Pipeline:
     def _torch_stage(self, relay: Relay, metas: Mapping[str, Meta]) -> TorchStage:
         reduction = self._reductions.get(relay.index)
         kind = TorchStage if reduction is None else partial(DividedStage, reduction)
-        return kind(
+        stage = kind(
             relay,
             relay.index,
             len(self.routing.stages),
@@ -287,6 +288,8 @@ class Pipeline:
             # torch's own split loses gradients of some stages.
             dw_builder=_nothing_later if relay.later is None else relay.later.take,
         )
+        stage.clock = self._clocks[relay.index]
+        return stage
 
     def _named(self, output: tuple[Tensor, ...]) -> dict[str, Tensor]:
         return dict(zip(self.routing.outputs, output, strict=True))
@@ -294,11 +297,14 @@ class Pipeline:
     def _weighted_loss(self, output: tuple[Tensor, ...], number: Tensor) -> Tensor:
         """Return the weighted loss of one micro-batch, for torch to run backward from."""
         index = int(number)
-        loss = self._loss_of(self._named(output), self._running[index].targets)
+        with self._clocks[len(self.routing.stages) - 1].running():
+            loss = self._loss_of(self._named(output), self._running[index].targets)
         if not loss.requires_grad:
             raise PipelineError("the loss does not depend on any trainable parameter")
         self._losses.append(loss.detach().clone())
-        return loss * self._weights[index]
+        # A scaled loss exceeds what fp16 can hold.
+        wide = torch.promote_types(loss.dtype, torch.float32)
+        return loss.to(wide) * self._weights[index]
 
     def _loss_of(self, output: Mapping[str, Tensor], targets: Sequence[Any]) -> Tensor:
         assert self.loss is not None

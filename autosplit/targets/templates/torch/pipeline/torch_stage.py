@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
 from torch import Tensor
 from torch.distributed.pipelining import PipelineStage
+
+from .clock import Clock
 
 
 class TorchStage(PipelineStage):
@@ -12,6 +17,28 @@ class TorchStage(PipelineStage):
     In ``eval`` torch walks through a schedule's backwards too and each of them does nothing,
     but between two stages of one rank it hands over gradients that do not exist.
     """
+
+    clock: Clock | None = None
+    """Measures what the stage computes in training."""
+
+    def forward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
+        """Run one forward."""
+        with self._timed():
+            return super().forward_one_chunk(*args, **kwargs)
+
+    def backward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
+        """Run one backward, of inputs and weights or of inputs alone."""
+        with self._timed():
+            return super().backward_one_chunk(*args, **kwargs)
+
+    def backward_weight_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
+        """Run what a backward has put off."""
+        with self._timed():
+            return super().backward_weight_one_chunk(*args, **kwargs)
+
+    def _timed(self) -> AbstractContextManager[None]:
+        timed = self.clock is not None and self.has_backward
+        return self.clock.running() if self.clock is not None and timed else nullcontext()
 
     def get_local_bwd_output(self, mb_index: int) -> tuple[Tensor | None, ...]:
         """Return the gradients of what the stage received; nothing without backward."""

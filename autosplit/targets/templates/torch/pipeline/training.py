@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
-from collections.abc import Callable, Iterable
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -21,8 +20,6 @@ from .recompute import WHOLE
 from .routing import Routing
 from .runner import Pipeline
 from .sharding import SHARDINGS
-
-EVALUATION_BATCHES = 10
 
 
 def training_options(routing: Routing, description: str | None) -> argparse.Namespace:
@@ -85,7 +82,14 @@ def training_options(routing: Routing, description: str | None) -> argparse.Name
         "--eval-every",
         type=positive,
         metavar="N",
-        help=f"evaluate on {EVALUATION_BATCHES} of eval_batches() of data.py every N steps",
+        help="evaluate on eval_batches() of data.py every N steps",
+    )
+    add(
+        "--eval-batches",
+        type=positive,
+        default=10,
+        metavar="N",
+        help="at most so many of them, from the first (default: %(default)s)",
     )
     add(
         "--checkpoint-dir",
@@ -140,14 +144,14 @@ def seed_step(seed: int, step: int, rank: int) -> None:
 
 def run_step(
     pipeline: Pipeline, drawn: list[tuple[Microbatch, ...]], scale: float
-) -> tuple[float, list[torch.Tensor]]:
+) -> tuple[int, float, list[torch.Tensor]]:
     """Run forward and backward over the batches of a step.
 
     Returns
     -------
     tuple
-        The mean loss over all rows and the losses of the micro-batches, on the rank that has
-        the last stage; else 0 and nothing.
+        The rows of all replicas, their mean loss, and the losses of the micro-batches; on a rank
+        without the last stage the loss is 0 and there are none.
     """
     flat = [part for parts in drawn for part in parts]
     (rows,) = pipeline.replicas.totals(sum(part.rows for part in flat))
@@ -155,7 +159,8 @@ def run_step(
     for number, parts in enumerate(drawn, start=1):
         share = sum(part.rows for part in parts) / rows
         losses += pipeline.step(parts, share * scale, last=number == len(drawn))
-    return (mean_loss(losses, flat, pipeline.replicas) if losses else 0.0), losses
+    loss = mean_loss(losses, flat, pipeline.replicas) if losses else 0.0
+    return int(rows), loss, losses
 
 
 def check_loss(loss: float, step: int, options: argparse.Namespace) -> None:
@@ -173,19 +178,19 @@ def check_loss(loss: float, step: int, options: argparse.Namespace) -> None:
 
 
 def evaluate(
-    pipeline: Pipeline, feed: Feed, batches: Iterable[tuple[Any, tuple[Any, ...]]]
+    pipeline: Pipeline, feed: Feed, batches: Iterator[tuple[Any, tuple[Any, ...]]], most: int
 ) -> float:
-    """Return the mean loss over batches in eval mode, on the ranks that have the last stage."""
+    """Return the mean loss over the rows of at most so many batches, in eval mode.
+
+    Ranks without the last stage return 0.
+    """
     pipeline.train(False)
     flat: list[Microbatch] = []
     losses: list[torch.Tensor] = []
-    for inputs, targets in islice(batches, EVALUATION_BATCHES):
-        parts = feed.parts(inputs, targets)
+    for parts in feed.once(batches, most):
         losses += pipeline.evaluate(parts)
         flat += parts
     pipeline.train(True)
-    if not flat:
-        raise PipelineError("eval_batches() in data.py yields nothing")
     return mean_loss(losses, flat, pipeline.replicas) if losses else 0.0
 
 
