@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import hashlib
+import json
 import os
 import shutil
 import tempfile
@@ -20,6 +22,10 @@ from autosplit.types import Artifact
 _MARK = "routing.json"
 """A file that every export has: only a folder that holds it is replaced."""
 
+_MANIFEST = "export.json"
+_WEIGHTS = "weights"
+_TO_EDIT = "data.py"
+
 
 def write_folder(
     destination: str | os.PathLike[str],
@@ -30,12 +36,14 @@ def write_folder(
 ) -> None:
     """Write text files, and whatever ``fill`` writes, as one folder.
 
+    What people have changed or added in an earlier export there stays; see ``files_of_others``.
+
     Parameters
     ----------
     destination
         The folder.
     artifacts
-        Text files in it.
+        Text files in it; ``export.json`` keeps their digests.
     fill
         Called with the unfinished folder to write what is not text.
     force
@@ -53,9 +61,12 @@ def write_folder(
         target.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(target)
         with _beside(target) as folder:
-            for artifact in artifacts:
+            every = tuple(artifacts)
+            for artifact in (*every, _manifest(every)):
                 _write(folder, artifact)
             fill(folder)
+            for old, new in files_of_others(target).items():
+                _take_over(target / old, folder / new)
             _sync_tree(folder)
             _put(folder, target)
             _sync(target.parent)
@@ -78,6 +89,80 @@ def refuse_folder(destination: str | os.PathLike[str], *, force: bool) -> None:
             cause=f"it holds files but no {_MARK}",
             hint="choose another folder, or remove this one yourself",
         )
+
+
+# ---------------------------------------------------------------- what is not the export's own
+
+
+def files_of_others(destination: str | os.PathLike[str]) -> dict[str, str]:
+    """Return the files of an export that people have changed or added, weights left out.
+
+    Returns
+    -------
+    dict
+        Each path in the folder, and the one under which the next export keeps it:
+        ``data.py``, which is there to be edited, and added files where they are (beside it
+        stands ``data.py.new``, as the export writes it); other changed files as
+        ``NAME.edited``.
+    """
+    folder = Path(destination)
+    digests = _digests(folder)
+    if not digests:  # What an older version wrote, if anything.
+        return {_TO_EDIT: _TO_EDIT} if (folder / _TO_EDIT).is_file() else {}
+    found = {}
+    for path in _files(folder):
+        name = path.relative_to(folder).as_posix()
+        written = digests.get(name)
+        if written is None or path.is_symlink() or _digest(path.read_bytes()) != written:
+            in_place = written is None or name == _TO_EDIT
+            found[name] = name if in_place else f"{name}.edited"
+    return found
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Yield the files of an export outside of its weights; a link counts as a file."""
+    for place, folders, files in os.walk(folder):
+        here = Path(place)
+        links = {name for name in folders if (here / name).is_symlink()}
+        left_out = {"__pycache__", *((_WEIGHTS,) if here == folder else ())}
+        folders[:] = sorted(set(folders) - links - left_out)
+        yield from (
+            here / name for name in sorted({*files, *links}) if here / name != folder / _MANIFEST
+        )
+
+
+def _take_over(old: Path, new: Path) -> None:
+    """Let the new folder hold a file of the old one, in no more space; nothing is lost."""
+    if new.exists() and new.name == _TO_EDIT:
+        new.rename(new.with_name(f"{new.name}.new"))
+    while new.exists():
+        new = new.with_name(f"{new.name}.edited")
+    new.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(old, new, follow_symlinks=False)
+    except OSError:
+        shutil.copy2(old, new, follow_symlinks=False)
+
+
+def _manifest(artifacts: Iterable[Artifact]) -> Artifact:
+    files = {each.path: _digest(each.text.encode()) for each in artifacts}
+    if _TO_EDIT in files:
+        files[f"{_TO_EDIT}.new"] = files[_TO_EDIT]
+    data = {"schema": "autosplit.export", "version": [1, 0], "files": files}
+    return Artifact(_MANIFEST, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    """Return the digests of the text files as they were written; none for an older export."""
+    try:
+        files = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))["files"]
+        return {str(name): str(digest) for name, digest in files.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 # ---------------------------------------------------------------- beside, then into place

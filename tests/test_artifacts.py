@@ -29,7 +29,7 @@ def tree(folder: Path) -> dict[str, str]:
     return {
         path.relative_to(folder).as_posix(): path.read_text()
         for path in sorted(folder.rglob("*"))
-        if path.is_file()
+        if path.is_file() and path.name != "export.json"
     }
 
 
@@ -59,6 +59,45 @@ def test_an_existing_folder_is_kept_unless_forced(tmp_path: Path):
     write_folder(tmp_path / "out", NEW, force=True)
     assert set(tree(tmp_path / "out")) == {artifact.path for artifact in NEW}
     assert os.listdir(tmp_path) == ["out"]
+
+
+def test_what_people_changed_or_added_stays(tmp_path: Path):
+    out = tmp_path / "out"
+    data = Artifact("data.py", "written\n")
+    write_folder(out, (*NEW, data), lambda folder: (folder / "weights").mkdir())
+    assert artifacts.files_of_others(out) == {}
+    (out / "data.py").write_text("edited\n")
+    (out / "stages" / "stage_0.py").write_text("x = 2\n")
+    (out / "stages" / "stage_1.py").write_text("mine\n")
+    (out / "runs" / "step_1").mkdir(parents=True)
+    (out / "runs" / "step_1" / "w").write_text("trained")
+    (out / "runs" / "last").symlink_to("step_1")
+    (out / "weights" / "w").write_text("replaced")
+    more = Artifact("stages/stage_1.py", "new\n")
+    for again in (1, 2):
+        write_folder(out, (*NEW, Artifact("data.py", f"{again}\n"), more), force=True)
+        assert tree(out) == {
+            "data.py": "edited\n",
+            "data.py.new": f"{again}\n",
+            "launch.sh": "#!/bin/sh\n",
+            "routing.json": "new\n",
+            "runs/step_1/w": "trained",
+            "stages/stage_0.py": "x = 1\n",
+            "stages/stage_0.py.edited": "x = 2\n",
+            "stages/stage_1.py": "new\n",
+            "stages/stage_1.py.edited": "mine\n",
+        }
+    assert (out / "runs" / "last").readlink() == Path("step_1")
+    assert artifacts.files_of_others(out)["data.py"] == "data.py"
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_data_of_an_export_without_digests_stays(tmp_path: Path):
+    write_folder(tmp_path / "out", (*OLD, Artifact("data.py", "edited?\n")))
+    (tmp_path / "out" / "export.json").unlink()
+    write_folder(tmp_path / "out", (*NEW, Artifact("data.py", "new\n")), force=True)
+    assert tree(tmp_path / "out")["data.py"] == "edited?\n"
+    assert tree(tmp_path / "out")["data.py.new"] == "new\n"
 
 
 @pytest.mark.parametrize("exchange", [True, False])

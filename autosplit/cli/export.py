@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from autosplit import workflow
-from autosplit.artifacts import refuse_folder
+from autosplit.artifacts import files_of_others, refuse_folder
 from autosplit.cli.console import Terminal
 from autosplit.cli.kinds import PLAN, expect
 from autosplit.cli.options import FILE, Command, LazyChoice, force, weights_dtype
@@ -60,7 +60,12 @@ def command(
     check: bool,
     force: bool,
 ) -> None:
-    """Write the stages of PLAN as readable modules with weights and launch scripts."""
+    """Write the stages of PLAN as readable modules with weights and launch scripts.
+
+    --force replaces an earlier export and its weights. A data.py that you have edited and files
+    that you have added stay (the new one is data.py.new then); other files that you have changed
+    are kept as NAME.edited.
+    """
     expect(plan, PLAN)
     if check:
         _check(terminal, plan, output, target, no_rewrite, style)
@@ -69,6 +74,7 @@ def command(
             terminal.write(f"# ---- {artifact.path}\n{artifact.text}")
     else:
         refuse_folder(output, force=force)
+        kept = files_of_others(output)
         with terminal.step("export"):
             workflow.export(
                 plan,
@@ -81,6 +87,8 @@ def command(
                 force=force,
             )
         terminal.say(f"Wrote {output}.")
+        if kept:
+            terminal.say(_kept(kept))
         terminal.next_step("verify", str(output))
 
 
@@ -105,3 +113,11 @@ def _check(
 
 def _style(style: str) -> str:
     return "" if style == "source" else f" --style {style}"
+
+
+def _kept(kept: dict[str, str]) -> str:
+    """Say what stays of an export that was replaced."""
+    names = [old if old == new else f"{old} as {new}" for old, new in kept.items()]
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    new = "; what data.py would be now is data.py.new" if "data.py" in kept else ""
+    return f"Kept what you had changed or added: {', '.join(names[:5])}{more}{new}."
