@@ -28,8 +28,7 @@ OPTIONS = ProfileOptions(device="cpu", min_repetitions=3, max_repetitions=3, cal
 pytestmark = pytest.mark.timeout(120)
 
 
-@pytest.mark.parametrize("name", ["gpt", "encoder_decoder"])
-@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize(("name", "inference"), [("unet", False), ("gpt", True)])
 def test_exported_code_takes_about_what_its_layers_do(
     name: str, inference: bool, tmp_path: Path
 ) -> None:
@@ -111,27 +110,21 @@ def test_stages_compute_what_the_model_does_on_its_own_parameters(traced: Trace)
         torch.testing.assert_close(parameter.grad, gradient)
 
 
-def test_code_that_does_not_run_is_an_error_of_ours(traced: Trace) -> None:
+def test_code_that_does_not_run_is_an_error_of_ours() -> None:
     code = StageCode("Stage0", "class Stage0: missing", (), (), frozenset())
     with pytest.raises(AutosplitError, match="cannot be loaded") as caught:
-        load_stage(code, traced.model, {})
+        load_stage(code, torch.nn.Linear(1, 1), {})
     assert "NameError" in (caught.value.cause or "")
 
 
-def test_what_cannot_be_calibrated_keeps_its_profile(
-    traced: Trace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_calibrated_keeps_its_profile(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: object) -> object:
         raise AutosplitError("no such cut", cause="one memory")
 
     monkeypatch.setattr(calibrating, "compare", refuse)
-    plain = dataclasses.replace(OPTIONS, calibrate=False)
-    profile = workflow.profile(walk.sample("encoder_decoder"), plain)
-    monkeypatch.setattr(workflow.profiling, "trace_of", lambda ref: traced)
-    found = workflow.profile(walk.sample("encoder_decoder"), OPTIONS)
+    found = workflow.profile(walk.sample("mlp"), OPTIONS)
     assert found.calibration is None
     assert found.notes[-1] == "not calibrated: no such cut (one memory)"
-    assert tuple(found.layer) == tuple(profile.layer)
 
 
 @pytest.mark.parametrize(
