@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from autosplit.errors import DataError
 from autosplit.serialize import from_data, load, parse_json, read_text
 from autosplit.stages.types import Routing
+from autosplit.targets.original import FOLDER as ORIGINAL_FOLDER
 from autosplit.types import Plan
 
 _OWN_MODULES = ("stages", "pipeline", "data", "train", "infer", "checkpoint")
@@ -92,7 +93,8 @@ def read_routing(folder: Path) -> Routing:
 @contextmanager
 def modules_of(folder: Path) -> Iterator[None]:
     """Import from ``folder`` inside the block, and leave no module of it behind."""
-    kept = {name: sys.modules.pop(name) for name in list(sys.modules) if _belongs(name)}
+    own = {*_OWN_MODULES, *_copied(folder)}
+    kept = {name: sys.modules.pop(name) for name in list(sys.modules) if _top(name) in own}
     paths = list(sys.path)
     sys.path.insert(0, str(folder.resolve()))
     written, sys.dont_write_bytecode = sys.dont_write_bytecode, True
@@ -102,19 +104,20 @@ def modules_of(folder: Path) -> Iterator[None]:
     finally:
         sys.dont_write_bytecode = written
         sys.path[:] = paths
-        for name in [name for name in sys.modules if _belongs(name) or _stands_in(folder, name)]:
+        for name in [name for name in sys.modules if _top(name) in own]:
             del sys.modules[name]
         sys.modules.update(kept)
 
 
-def _belongs(name: str) -> bool:
-    return name.partition(".")[0] in _OWN_MODULES
+def _copied(folder: Path) -> Iterator[str]:
+    """Yield the modules that the folder's copy of the model's code consists of."""
+    for path in (folder / ORIGINAL_FOLDER).glob("*"):
+        yield path.stem
+        yield f"spec_{ORIGINAL_FOLDER}_{path.stem}"
 
 
-def _stands_in(folder: Path, name: str) -> bool:
-    """Whether a module was imported from the folder: a copy of the model's own code."""
-    file = getattr(sys.modules[name], "__file__", None)
-    return file is not None and Path(file).is_relative_to(folder.resolve())
+def _top(name: str) -> str:
+    return name.partition(".")[0]
 
 
 def _build(folder: Path, index: int) -> nn.Module:
