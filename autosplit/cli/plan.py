@@ -12,6 +12,7 @@ from rich.console import RenderableType
 from autosplit import workflow
 from autosplit.baselines import Comparison
 from autosplit.cli.console import Terminal
+from autosplit.cli.idle import refuse_for_profile, refuse_for_workload
 from autosplit.cli.kinds import PLAN, PROFILE, WORKLOAD, expect
 from autosplit.cli.options import (
     BYTES,
@@ -228,29 +229,20 @@ def command(
         expect(improve, PLAN)
     subject = workflow.read_profile(files[0])
     if not isinstance(subject, Profile):
-        _refuse_wishes(wishes)
+        refuse_for_workload(context)
+        _refuse_more_than_one(files)
         limits = {name: wishes[name] for name in ("solver", "time_limit_s", "gap")}
         with terminal.step("plan"):
             placed = workflow.place(subject, host_cpu=host_cpu, cross_check=cross_check, **limits)
         _show(terminal, as_json, workload_data(placed), workload_tables(placed))
         return
+    refuse_for_profile(context)
     if wishes["objective"] is None:
         wishes["objective"] = "bottleneck" if subject.device.clock == "file" else "step"
     if output is None and not as_json:
         output = Path("plan.json")
     if output is not None:
         refuse_existing(output, force)
-    if improve is not None and global_batch is not None:
-        raise UsageError("--improve is for one configuration", hint="leave out --global-batch")
-    if batch_size is not None and global_batch is not None:
-        raise UsageError(
-            "--global-batch chooses the rows of a micro-batch itself", hint="leave out --batch-size"
-        )
-    if copies is not None and global_batch is not None:
-        raise UsageError(
-            "--global-batch chooses the copies of a pipeline itself",
-            hint="leave out --data-parallel; --no-replicas keeps to one",
-        )
     if global_batch is None:
         _refuse_more_than_one(files)
         wishes["replicas"] = copies or 1
@@ -351,18 +343,6 @@ def _link(wishes: dict[str, Any], said: bool) -> dict[str, Any]:
         "latency_s": ASSUMED_LATENCY_S if latency_s is None else latency_s,
         "link_assumed": True,
     }
-
-
-def _refuse_wishes(wishes: dict[str, Any]) -> None:
-    """Refuse wishes for a workload file, whose nodes lie in no modules."""
-    for name in ("pins", "together", "apart", "alone", "boundaries"):
-        if wishes[name]:
-            option = "--pin" if name == "pins" else f"--{name}"
-            raise UsageError(
-                f"{option} is for profiles",
-                cause="a workload file says itself what runs where",
-                hint=f"leave out {option}",
-            )
 
 
 def _refuse_more_than_one(files: tuple[Path, ...]) -> None:

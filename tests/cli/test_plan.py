@@ -91,7 +91,6 @@ def test_every_option_reaches_the_planner(run, asked, profile_file):
         *("--time-limit", "2min", "--gap", "0.01", "--cross-check", "--recompute", "auto"),
         *("--together", "embed, h.0", "--boundaries", "h.0.mlp,h.1,h.2", "--granularity", "block"),
         *("--apart", "embed,head", "--apart", "h.*", "--alone", "head"),
-        *("--profile-for", "a100=a100.json"),
     )
     assert result.exit_code == ExitCode.OK, result.output
     expected = PlanRequest(
@@ -115,7 +114,18 @@ def test_every_option_reaches_the_planner(run, asked, profile_file):
         apart=(("embed", "head"), ("h.*",)),
         alone=(("head",),),
     )
-    assert asked == [("profile.json", expected, {"a100": "a100.json"}, True)]
+    assert asked == [("profile.json", expected, {}, True)]
+
+
+def test_profiles_of_other_devices_reach_the_planner(run, asked, profile_file, folder):
+    (folder / "cluster.toml").write_text('[[device]]\nkind = "a100"\ncount = 2\n')
+    command = ("plan", profile_file, "--cluster", "cluster.toml", "--force", "--profile-for")
+    assert run(*command, "a100=a100.json").exit_code == ExitCode.OK
+    assert asked[0][2] == {"a100": "a100.json"}
+    refused = run(*command, "v100=a100.json")
+    assert refused.exit_code == ExitCode.USAGE
+    assert "v100, which the cluster does not have" in refused.stderr
+    assert "kinds of the cluster: a100" in refused.stderr
 
 
 def test_the_plan_is_written_shown_and_followed_by_the_next_command(
