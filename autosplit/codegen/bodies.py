@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -21,6 +20,7 @@ from autosplit.codegen.expressions import (
     StateRef,
     Subscript,
     Text,
+    Unary,
     Value,
     call,
     dotted,
@@ -28,7 +28,9 @@ from autosplit.codegen.expressions import (
     values,
 )
 from autosplit.codegen.layout import statement
+from autosplit.codegen.lists import PACKED
 from autosplit.codegen.modules import deep_path, path
+from autosplit.codegen.nouns import singular
 from autosplit.codegen.operators import DEVICE
 from autosplit.codegen.scopes import Loop, Scope, StageGraph, Statement
 from autosplit.codegen.spelling import quote, show
@@ -72,7 +74,7 @@ class Body:
     def lines(self) -> list[str]:
         """Return the lines of the body."""
         body = list(self.scope.body)
-        found = list(self._sizes())
+        found = [*self._unpacked(), *self._sizes()]
         returned = self._returned(body)
         del body[len(body) - len(returned) :]
         found += self._parts(body)
@@ -107,10 +109,33 @@ class Body:
 
     def _outputs(self, returned: list[Statement]) -> Expr:
         made = {str(part.targets[0]): self._fill(part.expr) for part in returned}
-        items = tuple(made.get(value) or self._name(value) for value in self.scope.outputs)
+        results = self.scope.returned or tuple(map(Value, self.scope.outputs))
+        items = tuple(
+            transform(
+                result,
+                lambda leaf: (
+                    made.get(leaf.name) or self._leaf(leaf) if isinstance(leaf, Value) else leaf
+                ),
+            )
+            for result in results
+        )
         if len(items) == 1:
-            return items[0]
+            (item,) = items
+            return call("tuple", item.operand) if isinstance(item, Unary) else item
         return Display("bare" if items else "tuple", items)
+
+    def _unpacked(self) -> Iterator[str]:
+        """Take a list out of the arguments."""
+        if self.scope.packed is None:
+            return
+        names = [self.scope.variables[value] for value in self.scope.arguments()]
+        packed, given = self.scope.packed[2], self.scope.variables[PACKED]
+        if len(names) == 1:
+            yield f"{self.indent}{names[0]} = list({given})"
+            return
+        at = self.scope.arguments().index(packed)
+        names[at] = f"*{names[at]}"
+        yield f"{self.indent}{', '.join(names)} = {given}"
 
     def _sizes(self) -> Iterator[str]:
         """Read sizes from the shapes of inputs, several of one shape at once."""
@@ -284,7 +309,7 @@ class Body:
         if loop.variable and (alone or not names):
             wish = loop.variable
         else:
-            wish = _singular(name.rpartition(".")[2])
+            wish = singular(name.rpartition(".")[2])
         taken = set(self.scope.variables.values()) | set(names)
         if wish == loop.variable and wish not in names:
             taken -= {wish}
@@ -357,13 +382,3 @@ class Body:
 def call_method(base: Expr, name: str) -> Expr:
     """Return ``base.name()``."""
     return Invoke(Attribute(base, name))
-
-
-def _singular(word: str) -> str:
-    """Return a name for one element of a list of this name."""
-    word = re.sub(r"\W", "_", word, flags=re.ASCII).lower()
-    if not word.isidentifier():
-        return "layer"
-    if word.endswith("s") and len(word) > 2:
-        return word[:-1]
-    return {"h": "block"}.get(word, f"{word}_item")

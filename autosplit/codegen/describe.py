@@ -6,7 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from autosplit.codegen.definitions import Classes, ClassGroup
 from autosplit.codegen.dtypes import fixed_at
+from autosplit.codegen.expressions import Subscript, Text, Unary, values
 from autosplit.codegen.layout import WIDTH
+from autosplit.codegen.lists import is_list
 from autosplit.codegen.scopes import Scope, StageGraph
 from autosplit.program import TensorSpec
 
@@ -75,18 +77,40 @@ def _signature(graph: StageGraph, scope: Scope, same: list[Scope]) -> list[str]:
     lines: list[str] = []
     if scope.inputs:
         lines += ["", "Args:"]
-    for at, value in enumerate(scope.inputs):
-        rows = [other.passed if other.model else other.inputs for other in same]
-        given = [row[at] for row in rows if len(row) > at]
-        values = [each for each in given if each is not None]
-        lines.append(f"    {scope.variables[value]}: {_shape(graph, values)}")
+    rows = [other.passed if other.model else other.inputs for other in same]
+    for value in scope.arguments():
+        if is_list(value):
+            packed = scope.packed_inputs()
+            shape = _shape(graph, packed)
+            lines.append(f"    {scope.variables[value]}: {len(packed)} x {shape}")
+            continue
+        at = scope.inputs.index(value)
+        given = [each for row in rows for each in row[at : at + 1] if each is not None]
+        lines.append(f"    {scope.variables[value]}: {_shape(graph, given)}")
     if scope.outputs:
         lines += ["", "Returns:"]
-    for at, value in enumerate(scope.outputs):
-        values = [other.outputs[at] for other in same if len(other.outputs) == len(scope.outputs)]
+    results = [_results(other) for other in same if len(other.outputs) == len(scope.outputs)]
+    for at, (value, elements) in enumerate(_results(scope)):
         name = "" if len(scope.outputs) == 1 else f"{scope.variables[value]}: "
-        lines.append(f"    {name}{_shape(graph, values)}")
+        several = f"{len(elements)} x " if is_list(value) else ""
+        given = [each for row in results for each in row[at][1]]
+        lines.append(f"    {name}{several}{_shape(graph, given)}")
     return lines
+
+
+def _results(scope: Scope) -> list[tuple[str, tuple[str, ...]]]:
+    """Return what a body returns, lists with all their elements."""
+    if scope.returned is None:
+        return [(value, (value,)) for value in scope.outputs]
+    found: list[tuple[str, tuple[str, ...]]] = []
+    for expr in scope.returned:
+        (value,) = values(expr)
+        elements = scope.lists.get(value, (value,))
+        match expr:
+            case Unary("*", Subscript(_, (Text(start),))):
+                elements = elements[int(start.rstrip(":")) :]
+        found.append((value, elements))
+    return found
 
 
 def _shape(graph: StageGraph, values: Sequence[str]) -> str:

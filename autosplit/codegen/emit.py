@@ -6,12 +6,13 @@ import ast
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from autosplit.codegen import flow, helpers, names, statements, tree
+from autosplit.codegen import flow, helpers, lists, names, statements, tree
 from autosplit.codegen.attributes import name_numbers
 from autosplit.codegen.classes import define, name_classes
 from autosplit.codegen.dtypes import fixed_at
 from autosplit.codegen.loops import fold_loops
 from autosplit.codegen.masks import recognise_masks
+from autosplit.codegen.packing import pack_inputs
 from autosplit.codegen.scopes import Loop, Rewrite, Scope, StageGraph, Statement
 from autosplit.codegen.simplify import plain_ambients, simplify
 from autosplit.codegen.source import Source
@@ -236,9 +237,11 @@ def _graph(program: Program, spec: StageSpec) -> StageGraph:
     graph = StageGraph(program, spec, nodes, list(spec.give))
     for name in (*spec.take, *spec.nodes):
         for source in _own_names(program, name):
-            found = graph.names.setdefault(source.call, {}).setdefault(name, [])
-            if names.usable(source.name) and source.name not in found:
-                found.append(source.name)
+            held = source.name.endswith(lists.HELD)
+            word, value = source.name.removesuffix(lists.HELD), lists.listed(name) if held else name
+            found = graph.names.setdefault(source.call, {}).setdefault(value, [])
+            if names.usable(word) and word not in found:
+                found.append(word)
     return graph
 
 
@@ -286,6 +289,8 @@ def _body(
             graph, scope, fold=options.fold, chain=options.chain, forced=forced
         )
         scope.body = fold_loops(graph, scope, lines) if options.loops else list(lines)
+        if options.loops and scope.kind == "stage":
+            pack_inputs(graph, scope)
         crowded = names.assign(graph, scope, taken, source=options.source_names)
         if not options.fold or not crowded - forced:
             return

@@ -37,6 +37,14 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
+class Elements:
+    """A list or tuple of values, while loops are looked for: rounds may see it grow."""
+
+    kind: Literal["list", "tuple"]
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ModuleRef:
     """A module that is called; ``call`` is the scope's call when the class is emitted too."""
 
@@ -154,7 +162,7 @@ class Comprehension:
     key: Expr | None = None
 
 
-Leaf: TypeAlias = Text | Number | Value | ModuleRef | StateRef | HelperRef | ClassRef
+Leaf: TypeAlias = Text | Number | Value | Elements | ModuleRef | StateRef | HelperRef | ClassRef
 Expr: TypeAlias = (
     Leaf
     | Attribute
@@ -169,22 +177,31 @@ Expr: TypeAlias = (
     | Comprehension
 )
 
-LEAVES = (Text, Number, Value, ModuleRef, StateRef, HelperRef, ClassRef)
+LEAVES = (Text, Number, Value, Elements, ModuleRef, StateRef, HelperRef, ClassRef)
 
 NONE = Text("None")
 
 
 def transform(expr: Expr, leaf: Callable[[Leaf], Expr]) -> Expr:
     """Return ``expr`` with every leaf replaced by ``leaf(it)``, left to right."""
-
-    def go(part: Expr) -> Expr:
-        return transform(part, leaf)
-
-    def maybe(part: Expr | None) -> Expr | None:
-        return None if part is None else transform(part, leaf)
-
     if isinstance(expr, LEAVES):
         return leaf(expr)
+    return _with_parts(expr, lambda part: transform(part, leaf))
+
+
+def rebuild(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
+    """Return ``expr`` with each part that is no leaf replaced by ``change(it)``, inner first."""
+    if isinstance(expr, LEAVES):
+        return expr
+    return change(_with_parts(expr, lambda part: rebuild(part, change)))
+
+
+def _with_parts(expr: Expr, go: Callable[[Expr], Expr]) -> Expr:
+    """Return a composite with ``go`` of each of its parts, left to right."""
+
+    def maybe(part: Expr | None) -> Expr | None:
+        return None if part is None else go(part)
+
     match expr:
         case Attribute(base, name):
             return Attribute(go(base), name)

@@ -11,7 +11,9 @@ import re
 from collections.abc import Hashable
 from dataclasses import replace
 
+from autosplit.codegen import lists
 from autosplit.codegen.expressions import (
+    Elements,
     Expr,
     HelperRef,
     Leaf,
@@ -32,12 +34,24 @@ _INDEX = re.compile(r"(?:(?<=\.)|^)\d+(?=\.|$)")
 def fold_loops(
     graph: StageGraph, scope: Scope, statements: list[Statement]
 ) -> list[Statement | Loop]:
-    """Return the statements with repetitions as loops."""
+    """Return the statements with repetitions as loops, and the lists these fill or empty."""
+    packed = [lists.pack(statement) for statement in statements]
+    refused: set[str] = set()
+    while True:
+        found = lists.Writer(graph, scope, _fold(graph, scope, packed, refused))
+        if not found.refused - refused:
+            return found.parts
+        refused |= found.refused
+
+
+def _fold(
+    graph: StageGraph, scope: Scope, statements: list[Statement], refused: set[str]
+) -> list[Statement | Loop]:
     shapes = [_shape(graph, scope, statement) for statement in statements]
     found: list[Statement | Loop] = []
     at = 0
     while at < len(statements):
-        best = _best(graph, scope, statements, shapes, at)
+        best = _best(graph, scope, statements, shapes, at, refused)
         if best is None:
             found.append(statements[at])
             at += 1
@@ -53,6 +67,7 @@ def _best(
     statements: list[Statement],
     shapes: list[Hashable],
     at: int,
+    refused: set[str],
 ) -> Loop | None:
     """Return the loop from ``at`` that replaces most statements."""
     best: Loop | None = None
@@ -60,7 +75,7 @@ def _best(
     for period in range(1, min(_LONGEST_PERIOD, (len(statements) - at) // 2) + 1):
         count = _repeats(shapes, at, period)
         while count >= 2 and count * period > covered:
-            loop = _Rounds(graph, scope, statements, at, period, count).loop()
+            loop = _Rounds(graph, scope, statements, at, period, count).loop(refused)
             if loop is not None:
                 best, covered = loop, count * period
                 break
@@ -84,6 +99,8 @@ def _shape(graph: StageGraph, scope: Scope, statement: Statement) -> Hashable:
         match part:
             case Value():
                 return Text("@")
+            case Elements(kind):
+                return Text(f"{kind} of @")
             case ModuleRef(fqn):
                 return ModuleRef(_INDEX.sub("#", fqn))
             case StateRef(fqn):
@@ -115,29 +132,38 @@ class _Rounds:
         self.made = [_made(statements_) for statements_ in self.rounds]
         self.all_made = {value for made in self.made for value in made}
         self.carried: dict[tuple[int, int], str] = {}
-        self.carrying: dict[tuple[int, int], tuple[int, int]] = {}
+        self.carrying: dict[tuple[int, int], dict[str, tuple[int, int]]] = {}
         self.lists: dict[tuple[str, int], None] = {}
-        self.just_carried: tuple[int, int] | None = None
+        self.here = (0, 0)
+        self.gathers: dict[tuple[int, int], tuple[str, ...] | None] = {}
+        self.growing: dict[tuple[int, int], tuple[int, int]] = {}
+        self.pops: dict[tuple[int, int], tuple[str, ...]] = {}
 
-    def loop(self) -> Loop | None:
-        """Return the loop, or None if the rounds depend on one another in another way."""
+    def loop(self, refused: set[str]) -> Loop | None:
+        """Return the loop, or None if the rounds depend on one another in another way.
+
+        Parameters
+        ----------
+        refused
+            First values of lists that are not to be.
+        """
         calls = False
         for place in range(len(self.rounds[0])):
             rows = [list(statements[place].leaves()) for statements in self.rounds]
             for at, column in enumerate(zip(*rows, strict=True)):
+                self.here = (place, at)
                 calls = calls or isinstance(column[0], ModuleRef)
                 if not self._agrees(column):
                     return None
-                if self.just_carried is not None:
-                    self.carrying[place, at] = self.just_carried
         if not calls or not (self.lists or self.carried) or len(self.lists) > _MOST_LISTS:
             return None
-        if not self._forgets():
+        self._gather()
+        if refused.intersection(map(self._value, self.gathers)):
             return None
         carried = {self._value(place): initial for place, initial in self.carried.items()}
         body = [self._written(at, statement) for at, statement in enumerate(self.rounds[0])]
         loop = Loop(body, self.rounds, list(self.lists), carried, self._variable())
-        loop.copies = self._copies(loop)
+        loop.gathers, loop.growing, loop.pops = self.gathers, self.growing, self.pops
         return loop
 
     def _written(self, place: int, statement: Statement) -> Statement:
@@ -147,8 +173,11 @@ class _Rounds:
         def leaf(part: Leaf) -> Expr:
             nonlocal at
             at += 1
-            carried = self.carrying.get((place, at))
-            return part if carried is None else Value(self._value(carried))
+            carried = self.carrying.get((place, at), {})
+            names = {name: self._value(maker) for name, maker in carried.items()}
+            if isinstance(part, Elements):
+                return replace(part, names=tuple(names.get(name, name) for name in part.names))
+            return Value(names.get(part.name, part.name)) if isinstance(part, Value) else part
 
         target = None if statement.place is None else transform(statement.place, leaf)
         return replace(statement, place=target, expr=transform(statement.expr, leaf))
@@ -160,9 +189,13 @@ class _Rounds:
 
     def _agrees(self, column: tuple[Leaf, ...]) -> bool:
         first = column[0]
-        self.just_carried = None
         if isinstance(first, Value):
-            return self._value_agrees([leaf.name for leaf in column if isinstance(leaf, Value)])
+            names = [leaf.name for leaf in column if isinstance(leaf, Value)]
+            return self._value_agrees(names) or self._pops(names)
+        if isinstance(first, Elements):
+            return self._elements_agree(
+                [leaf.names for leaf in column if isinstance(leaf, Elements)]
+            )
         if isinstance(first, ModuleRef | StateRef):
             names = [leaf.fqn for leaf in column if isinstance(leaf, ModuleRef | StateRef)]
             return self._names_agree(names)
@@ -186,8 +219,42 @@ class _Rounds:
         pairs = zip(self.made, names[1:], strict=False)
         if place == (-1, -1) or any(made.get(name) != place for made, name in pairs):
             return False
-        self.just_carried = place
+        self.carrying.setdefault(self.here, {})[first] = place
         return self.carried.setdefault(place, first) == first and first not in self.all_made
+
+    def _elements_agree(self, rows: list[tuple[str, ...]]) -> bool:
+        if len({len(row) for row in rows}) == 1:
+            return all(self._value_agrees(list(column)) for column in zip(*rows, strict=True))
+        return any(self._grows(rows, start) for start in range(len(rows[0]) + 1))
+
+    def _grows(self, rows: list[tuple[str, ...]], start: int) -> bool:
+        """Say whether each round lists ``start`` values, those of rounds before, and others."""
+        before, place = rows[0][:start], self.made[0].get(rows[1][start] if rows[1][start:] else "")
+        if place is None or self.all_made.intersection(before):
+            return False
+        made = [self.rounds[k][place[0]].targets[place[1]] for k in range(len(rows))]
+        heads = [(*before, *made[:k]) for k in range(len(rows))]
+        if any(row[: len(head)] != head for row, head in zip(rows, heads, strict=True)):
+            return False
+        tails = [list(row[len(head) :]) for row, head in zip(rows, heads, strict=True)]
+        if len({len(tail) for tail in tails}) > 1 or self.gathers.get(place, before) != before:
+            return False
+        self.gathers[place] = before
+        self.growing[self.here] = place
+        return all(self._value_agrees(list(column)) for column in zip(*tails, strict=True))
+
+    def _pops(self, names: list[str]) -> bool:
+        """Say whether rounds take elements of one list from its end, a value each."""
+        call = self.scope.call.index
+        lists_ = [set(self.graph.local_names(call, lists.listed(name))) for name in names]
+        if self.all_made.intersection(names) or not set.intersection(*lists_):
+            return False
+        if [self.graph.age(name) for name in names] != sorted(
+            {self.graph.age(name) for name in names}, reverse=True
+        ):
+            return False
+        self.pops[self.here] = tuple(names)
+        return True
 
     def _names_agree(self, names: list[str]) -> bool:
         if len(set(names)) == 1:
@@ -203,37 +270,14 @@ class _Rounds:
         self.lists[".".join(parts[0][:at]), indices[0]] = None
         return True
 
-    def _forgets(self) -> bool:
-        """Say whether values of a round are read in it and, when carried, in the next alone."""
-        reads = [[_reads(statement) for statement in statements] for statements in self.rounds]
-        later = [value for statement in self.after for value in _reads(statement)]
-        later += self.scope.outputs
-        for at, made in enumerate(self.made[:-1]):
+    def _gather(self) -> None:
+        """Note the values of earlier rounds that are read after the loop."""
+        later = {value for statement in self.after for value in lists.reads(statement)}
+        later.update(self.scope.outputs)
+        for made in self.made[:-1]:
             for value, place in made.items():
                 if value in later:
-                    return False
-                for distance, statements in enumerate(reads[at + 1 :]):
-                    read = any(value in names for names in statements)
-                    if read and (distance > 0 or place not in self.carried):
-                        return False
-        return True
-
-    def _copies(self, loop: Loop) -> list[tuple[str, str]]:
-        """Return carried values whose initial value is read after the loop takes its place."""
-        later = {value for statement in self.after for value in _reads(statement)}
-        later.update(self.scope.outputs)
-        inside = {
-            value
-            for statements in loop.rounds[1:]
-            for statement in statements
-            for value in _reads(statement)
-        }
-        found, seen = [], set()
-        for value, initial in loop.carried.items():
-            if initial in later or initial in inside or initial in seen or initial.startswith("$"):
-                found.append((value, initial))
-            seen.add(initial)
-        return found
+                    self.gathers.setdefault(place, None)
 
     def _variable(self) -> str | None:
         """Return the name that held the module in the model's loop."""
@@ -259,7 +303,3 @@ def _made(statements: list[Statement]) -> dict[str, tuple[int, int]]:
         for place, value in enumerate(statement.targets)
         if value is not None
     }
-
-
-def _reads(statement: Statement) -> set[str]:
-    return {leaf.name for leaf in statement.leaves() if isinstance(leaf, Value)}

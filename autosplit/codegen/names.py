@@ -17,7 +17,8 @@ from autosplit.codegen.expressions import (
     Subscript,
     Value,
 )
-from autosplit.codegen.nouns import RESERVED, maker_of, noun, quantity
+from autosplit.codegen.lists import PACKED
+from autosplit.codegen.nouns import RESERVED, maker_of, noun, quantity, singular
 from autosplit.codegen.operators import DEVICE, SYMBOL
 from autosplit.codegen.scopes import Loop, Scope, StageGraph, Statement
 
@@ -114,10 +115,21 @@ def assign(graph: StageGraph, scope: Scope, taken: set[str], *, source: bool) ->
         if late and len(variable.members) == 1:
             crowded.add(variable.members[0])
         stem = noun(graph, scope, variable.members[0], wished)
+        stem = wished[0] if _is_element(scope, variable) and wished else stem
         variable.name = free[0] if free else _numbered(stem, variable, occupied, forbidden)
         occupied.setdefault(variable.name, []).append(variable)
     scope.variables = {value: variable.name for value, variable in lives.of.items()}
+    if scope.packed is not None:
+        scope.variables[PACKED] = _unused("values", {*scope.variables.values(), *forbidden})
     return crowded
+
+
+def _unused(stem: str, taken: set[str]) -> str:
+    name, number = stem, 1
+    while name in taken:
+        number += 1
+        name = f"{stem}_{number}"
+    return name
 
 
 # ---------------------------------------------------------------- lives
@@ -125,7 +137,7 @@ def assign(graph: StageGraph, scope: Scope, taken: set[str], *, source: bool) ->
 
 def _lives(scope: Scope) -> _Lives:
     lives = _Lives()
-    for value in scope.inputs:
+    for value in scope.arguments():
         lives.define(value, -1)
     for symbol, (value, _) in scope.sizes.items():
         lives.define(SYMBOL + symbol, 0)
@@ -137,7 +149,7 @@ def _lives(scope: Scope) -> _Lives:
             position += 1
         else:
             position = _live_loop(lives, scope, part, position)
-    for value in scope.outputs:
+    for value in scope.results():
         lives.read(value, _END)
     return lives
 
@@ -210,7 +222,7 @@ def _wishes(graph: StageGraph, scope: Scope, variable: _Variable, *, source: boo
     found: list[str] = []
     inputs = [value for value in variable.members if value in scope.inputs]
     if scope.kind == "stage":
-        found += [v for v in inputs if (node := graph.source(v)) is not None and node.op == "input"]
+        found += [value for value in inputs if _is_given(graph, value)]
     if source:
         arguments = set(scope.call.arg_names)
         for value in variable.members:
@@ -220,11 +232,33 @@ def _wishes(graph: StageGraph, scope: Scope, variable: _Variable, *, source: boo
             found += names
         if not found and inputs:
             found += _outer_names(graph, inputs[0])
+    if source and inputs and _is_element(scope, variable) and not _is_given(graph, inputs[0]):
+        found = _element_names(graph, scope, inputs[0]) or found
     names = [name for name in found if usable(name)]
     if not inputs:
         # What a loop carries is called as most of its rounds call it.
         names = sorted(names, key=names.count, reverse=True)
     return list(dict.fromkeys(names))
+
+
+def _is_given(graph: StageGraph, value: str) -> bool:
+    """Say whether a value is an input of the model."""
+    node = graph.source(value)
+    return node is not None and node.op == "input"
+
+
+def _is_element(scope: Scope, variable: _Variable) -> bool:
+    """Say whether a list is all that a variable is for."""
+    return len(variable.members) == 1 and variable.members[0] in {
+        value for elements in scope.lists.values() for value in elements
+    }
+
+
+def _element_names(graph: StageGraph, scope: Scope, value: str) -> list[str]:
+    """Return what one element of the lists that a value is in may be called."""
+    held = [name for name, elements in scope.lists.items() if value in elements]
+    names = [name for each in held for name in graph.local_names(scope.call.index, each)]
+    return [singular(name) for name in names if name.endswith("s")]
 
 
 def _names_elsewhere(graph: StageGraph, scope: Scope, variable: _Variable) -> list[str]:

@@ -6,6 +6,7 @@ import builtins
 import keyword
 import re
 
+from autosplit.codegen.lists import element, is_list
 from autosplit.codegen.operators import DEVICE, SYMBOL, TRAINING
 from autosplit.codegen.scopes import Scope, StageGraph
 from autosplit.program import Node
@@ -68,6 +69,8 @@ def maker_of(scope: Scope, value: str) -> Scope | None:
 def noun(graph: StageGraph, scope: Scope, value: str, wished: list[str]) -> str:
     """Return a name from what the operation is called, or from ``wished`` where a call made it."""
     node = graph.source(value)
+    if is_list(value):
+        return f"{noun(graph, scope, element(value), wished)}s"
     if node is None:
         return quantity(value) if value.startswith("$") else "value"
     maker = maker_of(scope, value)
@@ -110,3 +113,13 @@ def _word(text: str) -> str:
     if keyword.iskeyword(word) or word in RESERVED or hasattr(builtins, word):
         word += "_"
     return word
+
+
+def singular(word: str) -> str:
+    """Return a name for one element of a list of this name."""
+    word = re.sub(r"\W", "_", word, flags=re.ASCII).lower()
+    if not word.isidentifier():
+        return "layer"
+    if word.endswith("s") and len(word) > 2:
+        return word[:-1]
+    return {"h": "block"}.get(word, f"{word}_item")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from autosplit.codegen.expressions import Expr, Leaf, leaves
+from autosplit.codegen.expressions import Expr, Leaf, leaves, values
 from autosplit.program import PLAIN, Ambient, Call, Node, Program, TensorSpec
 from autosplit.stages.types import StageSpec
 
@@ -80,6 +80,14 @@ class StageGraph:
         for value in self.give:
             found.setdefault(value, []).append("$give")
         return found
+
+    def age(self, value: str) -> int:
+        """Return the place of a value in the program's order."""
+        return self._ages[value]
+
+    @cached_property
+    def _ages(self) -> dict[str, int]:
+        return {node.name: at for at, node in enumerate(self.program.nodes)}
 
     def local_names(self, call: int, value: str) -> list[str]:
         """Return the source names of a value in one call."""
@@ -171,6 +179,12 @@ class Scope:
         Arguments that some calls of this body leave out.
     roles
         Argument behind each parameter name of ``forward``, where names of values do not say.
+    lists
+        Elements of each list that the body fills, all that it ever has.
+    returned
+        What the body returns in place of ``outputs``, where lists hold some of them.
+    packed
+        First and last (exclusive) of the inputs that arrive as one list, and the list.
     """
 
     kind: Literal["stage", "module", "sequence", "function"]
@@ -190,6 +204,9 @@ class Scope:
     passed: list[str | None] = field(default_factory=list)
     roles: dict[str, str] = field(default_factory=dict)
     optional: set[str] = field(default_factory=set)
+    lists: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    returned: tuple[Expr, ...] | None = None
+    packed: tuple[int, int, str] | None = None
 
     def nodes(self) -> Iterator[str]:
         """Yield the operations of the scope and those inside it, in running order."""
@@ -212,6 +229,23 @@ class Scope:
             for statements in part.rounds if isinstance(part, Loop) else [[part]]:
                 for statement in statements:
                     yield from statement.leaves()
+
+    def arguments(self) -> list[str]:
+        """Return what the body is given, a list in the place of its elements."""
+        if self.packed is None:
+            return self.inputs
+        start, stop, value = self.packed
+        return [*self.inputs[:start], value, *self.inputs[stop:]]
+
+    def packed_inputs(self) -> list[str]:
+        """Return the inputs that arrive as one list."""
+        return [] if self.packed is None else self.inputs[self.packed[0] : self.packed[1]]
+
+    def results(self) -> list[str]:
+        """Return the values that the last line of the body reads, lists among them."""
+        if self.returned is None:
+            return self.outputs
+        return [value for expr in self.returned for value in values(expr)]
 
     @property
     def text(self) -> Scope:
@@ -246,7 +280,7 @@ class Statement:
     expr
         Right-hand side.
     item
-        The operation or scope it comes from.
+        The operation or scope it comes from; None for what a list needs.
     place
         Subscript or attribute that is assigned, instead of targets.
     ambient
@@ -257,7 +291,7 @@ class Statement:
 
     targets: tuple[str | None, ...]
     expr: Expr
-    item: str | Scope
+    item: str | Scope | None
     place: Expr | None = None
     ambient: Ambient = PLAIN
     guard: str | None = None
@@ -292,6 +326,13 @@ class Loop:
         Name for the item, from the model's source.
     copies
         Carried values that start as a copy, because what they start from is read again.
+    gathers
+        Statement and target of values that are read after the loop, with the values that stand
+        before them where rounds see the list grow.
+    growing
+        Statement and leaf that is a list of the rounds before: the key in ``gathers``.
+    pops
+        Statement and leaf that takes the elements of a list from its end: a value a round.
     """
 
     body: list[Statement]
@@ -300,3 +341,6 @@ class Loop:
     carried: dict[str, str]
     variable: str | None = None
     copies: list[tuple[str, str]] = field(default_factory=list)
+    gathers: dict[tuple[int, int], tuple[str, ...] | None] = field(default_factory=dict)
+    growing: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    pops: dict[tuple[int, int], tuple[str, ...]] = field(default_factory=dict)

@@ -73,7 +73,9 @@ def body_skeleton(
                     for kept, value in zip(model.targets, other.targets, strict=True):
                         if kept is not None and value is not None:
                             numbers[value] = numbers[kept]
-    return head, sizes, device, scope.ambient, tuple(body), tuple(map(number, scope.outputs))
+    results = tuple(transform(expr, leaf) for expr in scope.returned or ())
+    outputs = tuple(map(number, scope.outputs))
+    return head, sizes, device, scope.ambient, tuple(body), outputs, results
 
 
 def _check_methods(loop: Loop, method: Callable[[int], int]) -> None:

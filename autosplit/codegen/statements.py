@@ -20,6 +20,7 @@ from autosplit.codegen.expressions import (
     transform,
     values,
 )
+from autosplit.codegen.lists import is_listed
 from autosplit.codegen.operators import TRAINING, Operation, operation
 from autosplit.codegen.scopes import Scope, StageGraph, Statement
 from autosplit.codegen.spelling import show
@@ -239,7 +240,7 @@ def _folded(
         item, user = scope.items[at], scope.items[reader]
         if ambient_of(graph, scope, item) != ambient_of(graph, scope, user):
             continue
-        named = bool(graph.local_names(scope.call.index, value))
+        named = bool(graph.local_names(scope.call.index, value)) or is_listed(graph, scope, value)
         if _are_siblings(graph, item, user) and not named:
             continue
         if value in forced or not named or (chain and _chains(graph, scope, plan, value, reader)):

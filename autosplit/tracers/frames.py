@@ -180,7 +180,10 @@ class FrameReader:
 
 
 def local_tensors(frame: FrameType) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors in a frame's variables, and in dicts among them by their keys."""
+    """Yield the tensors in a frame's variables.
+
+    Those in dicts have their keys for names, those in a list ``xs`` the name ``xs[]``.
+    """
     for name, value in list(frame.f_locals.items()):
         if not _is_name(name):
             continue
@@ -190,6 +193,10 @@ def local_tensors(frame: FrameType) -> Iterator[tuple[str, torch.Tensor]]:
             for key, item in list(value.items()):
                 if isinstance(key, str) and key.isidentifier() and isinstance(item, torch.Tensor):
                     yield key, item
+        elif type(value) is list:
+            for item in list(value):
+                if isinstance(item, torch.Tensor):
+                    yield f"{name}[]", item
 
 
 def variable_of(frame: FrameType, value: Any) -> str | None:

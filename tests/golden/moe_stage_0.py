@@ -73,8 +73,7 @@ class Stage0(nn.Module):
         ids: (batch, seq) int64
 
     Returns:
-        weight: (batch, seq, 4)
-        weight_2: (batch, seq, 4)
+        weights: 2 x (batch, seq, 4)
         x: (batch, seq, 32)
     """
 
@@ -95,6 +94,8 @@ class Stage0(nn.Module):
     def forward(self, ids):
         seq = ids.shape[1]
         x = self.embed(ids)
-        weight, x = self.blocks[0](x, self.future[:seq, :seq])
-        weight_2, x = self.blocks[1](x, self.future[:seq, :seq])
-        return weight, weight_2, x
+        weights = []
+        for block in self.blocks[:2]:
+            weight, x = block(x, self.future[:seq, :seq])
+            weights.append(weight)
+        return *weights, x

@@ -70,7 +70,7 @@ class Stage1(nn.Module):
 
     Args:
         weight: (batch, seq, 4)
-        weights: (batch, seq, 4)
+        weight_2: (batch, seq, 4)
         x: (batch, seq, 32)
 
     Returns:
@@ -88,10 +88,12 @@ class Stage1(nn.Module):
         self.norm = nn.LayerNorm(32)
         self.head = nn.Linear(32, 48)
 
-    def forward(self, weight, weights, x):
+    def forward(self, weight, weight_2, x):
         seq = weight.shape[1]
-        weight_2, x = self.blocks["2"](x, self.future[:seq, :seq])
-        weight_3, x = self.blocks["3"](x, self.future[:seq, :seq])
-        share = torch.stack([weight, weights, weight_2, weight_3]).mean((1, 2))
+        weights = [weight, weight_2]
+        for block in self.blocks.values():
+            weight, x = block(x, self.future[:seq, :seq])
+            weights.append(weight)
+        share = torch.stack(weights).mean((1, 2))
         balance = share.square().sum(-1).mean() * 4
         return balance, self.head(self.norm(x)), share.detach()

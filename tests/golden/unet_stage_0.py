@@ -52,9 +52,8 @@ class Stage0(nn.Module):
         images: (batch, 3, 32, 32)
 
     Returns:
-        x: (batch, 8, 32, 32)
-        down: (batch, 12, 16, 16)
-        down_2: (batch, 16, 8, 8)
+        skips: 2 x (batch, *, *, *)
+        x: (batch, 16, 8, 8)
     """
 
     def __init__(self):
@@ -64,6 +63,8 @@ class Stage0(nn.Module):
 
     def forward(self, images):
         x = self.stem(images)
-        down = self.down[0](x)
-        down_2 = self.down[1](down)
-        return x, down, down_2
+        skips = []
+        for down in self.down:
+            skips.append(x)
+            x = down(x)
+        return *skips, x

@@ -52,9 +52,9 @@ class Stage2(nn.Module):
     """Stage 2 of 3.
 
     Args:
-        x: (batch, 8, 32, 32)
-        silu: (batch, 12, 16, 16)
-        silu_2: (batch, 16, 8, 8)
+        skip: (batch, 8, 32, 32)
+        skip_2: (batch, 12, 16, 16)
+        x: (batch, 16, 8, 8)
 
     Returns:
         (batch, 32, 32)
@@ -65,6 +65,8 @@ class Stage2(nn.Module):
         self.up = nn.ModuleDict({"1": Up(28, 12), "2": Up(20, 8)})
         self.out = nn.Conv2d(8, 1, 1)
 
-    def forward(self, x, silu, silu_2):
-        x = self.up["2"](self.up["1"](silu_2, silu), x)
+    def forward(self, skip, skip_2, x):
+        skips = [skip, skip_2]
+        for up in self.up.values():
+            x = up(x, skips.pop())
         return self.out(x).squeeze(1)
