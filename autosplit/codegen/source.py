@@ -11,6 +11,7 @@ from autosplit.codegen.definitions import Classes, ClassGroup
 from autosplit.codegen.describe import describe_class, describe_helper, describe_stage, docstring
 from autosplit.codegen.helpers import Helper, Helpers
 from autosplit.codegen.layout import signature
+from autosplit.codegen.lists import PACKED
 from autosplit.codegen.modules import Init
 from autosplit.codegen.originals import IMPORT, is_original
 from autosplit.codegen.scopes import Scope, StageGraph
@@ -96,6 +97,8 @@ class Source:
 
 
 def _parameters(scope: Scope) -> list[str]:
+    if scope.packed is not None:
+        return [f"*{scope.variables[PACKED]}"]
     return [
         scope.variables[value] + ("=None" if value in scope.optional else "")
         for value in scope.inputs

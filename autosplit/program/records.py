@@ -237,7 +237,10 @@ class CallInterface:
 
 @dataclass(frozen=True, slots=True)
 class SourceName:
-    """A local variable that held a node's value in one call's frame."""
+    """A local variable that held a node's value in one call's frame.
+
+    A list ``xs`` of which the value was an element is called ``xs[]``.
+    """
 
     call: int
     name: str
