@@ -49,7 +49,8 @@ def open_weights(path: PathLike) -> Tensors:
     Parameters
     ----------
     path
-        A ``.safetensors`` file, a ``state_dict`` of ``torch.save``, or a Hugging Face folder.
+        A ``.safetensors`` file, a ``state_dict`` of ``torch.save``, a Hugging Face folder, or a
+        checkpoint of ``torch.distributed.checkpoint``.
 
     Raises
     ------
@@ -205,6 +206,7 @@ def merge(
     weights: PathLike | None = None,
     max_shard_bytes: int | None = None,
     config: Path | None = None,
+    distributed: bool = False,
     force: bool = False,
 ) -> None:
     """Write one model from the weights of the stages; see ``workflow.merge_checkpoint``."""
@@ -218,6 +220,7 @@ def merge(
             Path(output),
             max_shard_bytes=max_shard_bytes,
             config=config,
+            distributed=distributed,
         )
 
 

@@ -22,10 +22,11 @@ command.params.extend(common_options())
 
 @command.command("merge", cls=Command, short_help="One model from the weights of the stages.")
 @click.argument("folder", type=FILE)
-@click.option("-o", "--output", type=FILE, required=True, help="File to write, or --hf folder.")
+@click.option("-o", "--output", type=FILE, required=True, help="File to write, or folder.")
 @click.option("--weights", type=FILE, help="A checkpoint of its training (DIR/step_N).")
 @click.option("--hf", is_flag=True, help="Write a Hugging Face folder.")
 @click.option("--max-shard-size", type=BYTES, default="5GB", help="Largest file of that folder.")
+@click.option("--dcp", is_flag=True, help="Write a folder of torch.distributed.checkpoint.")
 @force
 @click.pass_obj
 def merge(
@@ -35,16 +36,24 @@ def merge(
     weights: Path | None,
     hf: bool,
     max_shard_size: int,
+    dcp: bool,
     force: bool,
 ) -> None:
-    """Write one model from the stages of FOLDER, an export; the original loads it strictly."""
+    """Write one model from the stages of FOLDER, an export; the original loads it strictly.
+
+    --dcp writes {"model": ..., "optim": ...} under the names of the whole model, optimizer state
+    included, which any number of processes can load.
+    """
     expect(folder, EXPORT)
+    if hf and dcp:
+        raise click.UsageError("--hf and --dcp are two layouts: give one")
     with terminal.step("merge"):
         workflow.merge_checkpoint(
             folder,
             output,
             weights=weights,
             max_shard_bytes=max_shard_size if hf else None,
+            distributed=dcp,
             force=force,
         )
     terminal.say(f"Wrote {output}.")
@@ -62,7 +71,8 @@ def split(
 ) -> None:
     """Write weights for the stages of an export from FILE.
 
-    FILE is a .safetensors file, a state_dict of torch.save, or a Hugging Face folder.
+    FILE is a .safetensors file, a state_dict of torch.save, a Hugging Face folder, or one of
+    torch.distributed.checkpoint.
     """
     expect(folder, EXPORT)
     with terminal.step("split"):
@@ -81,7 +91,8 @@ def split(
 def recut(terminal: Terminal, old: Path, new: Path, output: Path | None, force: bool) -> None:
     """Move weights and optimizer state of OLD to NEW, an export with other stages.
 
-    OLD is an export of the same model, or a checkpoint of its training (DIR/step_N).
+    OLD is an export of the same model, a checkpoint of its training (DIR/step_N), or a folder of
+    torch.distributed.checkpoint.
     """
     expect(new, EXPORT)
     place = new / "weights" if output is None else output

@@ -16,6 +16,7 @@ def merge_checkpoint(
     *,
     weights: PathLike | None = None,
     max_shard_bytes: int | None = None,
+    distributed: bool = False,
     force: bool = False,
 ) -> None:
     """Write one model from the weights of an export's stages.
@@ -30,6 +31,8 @@ def merge_checkpoint(
         Weights of its stages: those of the export, or a checkpoint of its training.
     max_shard_bytes
         Write a Hugging Face folder of shards that are at most this large.
+    distributed
+        Write a checkpoint of ``torch.distributed.checkpoint``, optimizer state included.
     force
         Replace ``output`` if it exists.
 
@@ -47,6 +50,7 @@ def merge_checkpoint(
         weights=weights,
         max_shard_bytes=max_shard_bytes,
         config=config,
+        distributed=distributed,
         force=force,
     )
 
@@ -92,7 +96,8 @@ def recut_checkpoint(
     Parameters
     ----------
     old
-        An export, or a checkpoint of its training; optimizer state comes along.
+        An export, a checkpoint of its training, or one of ``torch.distributed.checkpoint``;
+        optimizer state comes along.
     folder
         The new export.
     output

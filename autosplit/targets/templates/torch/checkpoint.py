@@ -30,12 +30,18 @@ def parse() -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", required=True)
     merging = commands.add_parser("merge", help="write one model from the weights of the stages")
     merging.add_argument("weights", type=Path, nargs="?", default=HERE / "weights")
-    merging.add_argument("--hf", action="store_true", help="write a folder of shards")
+    layout = merging.add_mutually_exclusive_group()
+    layout.add_argument("--hf", action="store_true", help="write a folder of shards")
     merging.add_argument(
         "--max-shard-size", type=byte_size, default="5GB", metavar="SIZE", help="with --hf"
     )
+    layout.add_argument(
+        "--dcp",
+        action="store_true",
+        help="write a checkpoint of torch.distributed.checkpoint, optimizer state included",
+    )
     splitting = commands.add_parser("split", help="write the weights of the stages from a model's")
-    splitting.add_argument("file", type=Path, help=".safetensors, .pt, or a Hugging Face folder")
+    splitting.add_argument("file", type=Path, help=".safetensors, .pt, Hugging Face folder, or DCP")
     splitting.add_argument(
         "--weights-dtype",
         choices=("same", "model"),
@@ -43,7 +49,9 @@ def parse() -> argparse.Namespace:
         help="model: convert floating-point tensors of another dtype",
     )
     recutting = commands.add_parser("recut", help="take over what another pipeline has trained")
-    recutting.add_argument("old", type=Path, help="its weights, or DIR/step_N of its training")
+    recutting.add_argument(
+        "old", type=Path, help="its weights, DIR/step_N of its training, or a DCP folder"
+    )
     for command in (merging, splitting, recutting):
         command.add_argument("-o", "--output", type=Path, required=True)
         command.add_argument("--force", action="store_true", help="replace the output")
@@ -76,6 +84,7 @@ def run(routing: Routing, options: argparse.Namespace) -> None:
             options.output,
             max_shard_bytes=options.max_shard_size if options.hf else None,
             config=config(),
+            distributed=options.dcp,
         )
     elif options.command == "split":
         convert = options.weights_dtype == "model"

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from torch import Tensor
+
 from .errors import PipelineError
 from .tensorfiles import SafetensorsFiles, TensorInfo, read_one, write_tensors
 
@@ -62,6 +64,11 @@ class WholeOptimizer:
 
     def _first(self, name: str) -> str:
         return self.aliases.get(name, name)
+
+    def read(self, name: str, state: str) -> Tensor:
+        """Return a tensor of the state of a parameter."""
+        _, path, key = self.tensors[name][state]
+        return read_one(path, key)
 
     def write(self, folder: Path, index: int, names: Sequence[str]) -> None:
         """Write the state of the parameters among the ``names`` that a stage holds."""

@@ -170,8 +170,9 @@ def open_tensors(path: Path) -> Tensors:
     Parameters
     ----------
     path
-        A ``.safetensors`` file; a ``state_dict`` that ``torch.save`` wrote; or a folder with
-        ``model.safetensors``, or with shards and ``model.safetensors.index.json``.
+        A ``.safetensors`` file; a ``state_dict`` that ``torch.save`` wrote; a folder with
+        ``model.safetensors``, or with shards and ``model.safetensors.index.json``; or a
+        checkpoint of ``torch.distributed.checkpoint``.
 
     Raises
     ------
@@ -190,6 +191,11 @@ def open_tensors(path: Path) -> Tensors:
 
 
 def _open_folder(folder: Path) -> Tensors:
+    # Here, for it imports this file.
+    from .distributed import DistributedTensors, is_distributed
+
+    if is_distributed(folder):
+        return DistributedTensors(folder)
     if (folder / INDEX).is_file():
         return _open_index(folder / INDEX)
     if (folder / "model.safetensors").is_file():

@@ -10,6 +10,7 @@ import errno
 import json
 import re
 import shutil
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeAlias
@@ -17,6 +18,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from .distributed import is_distributed, unpack, write_distributed
 from .errors import PipelineError
 from .matching import converted, match
 from .optimizer_transfer import WholeOptimizer
@@ -97,6 +99,7 @@ def merge(
     *,
     max_shard_bytes: int | None = None,
     config: Path | None = None,
+    distributed: bool = False,
 ) -> None:
     """Write the weights of the whole model.
 
@@ -113,13 +116,17 @@ def merge(
         its own) and their index.
     config
         A ``config.json`` to put into that folder.
+    distributed
+        Write a checkpoint of ``torch.distributed.checkpoint`` instead, with optimizer state.
 
     Raises
     ------
     PipelineError
         If the weights are incomplete or their copies differ, or the disk refuses.
     """
-    if max_shard_bytes is not None:
+    if distributed:
+        _write_distributed(routing, folder, output)
+    elif max_shard_bytes is not None:
         merged = MergedStages(folder, len(routing.stages), routing.aliases)
         with replaced(output, folder=True) as partial:
             _write_shards(merged, partial, max_shard_bytes)
@@ -135,6 +142,17 @@ def merge(
             _save(state, partial)
     else:
         raise PipelineError(f"{output} must end in .safetensors or .pt")
+
+
+def _write_distributed(routing: Routing, folder: Path, output: Path) -> None:
+    count = len(routing.stages)
+    merged = MergedStages(folder, count, routing.aliases)
+    buffers = SafetensorsFiles(str(folder), _files(folder, "buffers"))
+    optimizer = WholeOptimizer(folder, count, routing.aliases)
+    training = folder / "training.json"
+    state = json.loads(training.read_text(encoding="utf-8")) if training.is_file() else {}
+    with replaced(output, folder=True) as partial:
+        write_distributed(partial, merged, buffers, optimizer, state)
 
 
 def _save(state: dict[str, Tensor], path: Path) -> None:
@@ -212,7 +230,8 @@ def recut(routing: Routing, old: Path, weights: Path, output: Path) -> None:
     routing
         Routing table of the new export.
     old
-        Weights to take over: of an export, or a checkpoint of its training.
+        Weights to take over: of an export, a checkpoint of its training, or one of
+        ``torch.distributed.checkpoint``.
     weights
         Weights of the new export, which say what its stages hold.
     output
@@ -223,6 +242,11 @@ def recut(routing: Routing, old: Path, weights: Path, output: Path) -> None:
     PipelineError
         If the two are not of the same model, or files are missing or damaged.
     """
+    if is_distributed(old):
+        with tempfile.TemporaryDirectory(dir=output.parent, prefix=".unpacked-") as unpacked:
+            unpack(old, Path(unpacked))
+            recut(routing, Path(unpacked), weights, output)
+        return
     if (old / "routing.json").is_file():
         old = old / "weights"
     aliases = routing.aliases
@@ -231,7 +255,9 @@ def recut(routing: Routing, old: Path, weights: Path, output: Path) -> None:
     merged = MergedStages(old, count, aliases)
     chosen = match(_joined(layout), aliases, merged)
     hidden = _layout(weights, "buffers", None)
-    buffers = SafetensorsFiles(str(old), _files(old, "buffers"))
+    # A checkpoint that others wrote knows nothing of them.
+    held = _files(old, "buffers") or _files(weights, "buffers")
+    buffers = SafetensorsFiles(str(old), held)
     same = match(_joined(hidden), {}, buffers)
     optimizer = WholeOptimizer(old, count, aliases)
     with replaced(output, folder=True) as partial:
