@@ -7,11 +7,11 @@ gives a proven bound, and its plan, where it breaks no rule of the problem, is t
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 import time
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from autosplit.solvers.base import SOLVERS, ChainProblem, Solution, Status
 from autosplit.solvers.bounds import GROWTH, any_plan, best_of_orders, loosest_load, step_bound
@@ -27,8 +27,21 @@ EXACT = 1e-9
 """Relative difference below which two objectives are one."""
 
 
+NARROW = 2e-3
+"""Relative distance between bound and plan at which a bound is good enough."""
+
+
 class InfeasibleViewError(Exception):
     """A relaxation has no plan, hence neither has the problem."""
+
+
+class _Open(NamedTuple):
+    """A view that was not decided, and a load that some plan of it has."""
+
+    view: Contraction
+    inst: Instance
+    memory: bool
+    known: float
 
 
 @SOLVERS.register("dp")
@@ -67,6 +80,8 @@ class _Run:
         if problem.objective == "step":
             self.bound = step_bound(self.inst)
         self.notes: list[str] = []
+        self.open: list[_Open] = []
+        self.overflowed = False
 
     def solve(self) -> Solution:
         """Return the answer after as many views as it takes."""
@@ -78,13 +93,16 @@ class _Run:
             try:
                 self._search(view, memory)
             except TooManyError:
-                self.notes.append("dp: a window holds too many downsets, or the time is up")
-                self._offer_any()
-                break
+                self.overflowed = True
             except InfeasibleViewError:
                 return self._answer("infeasible")
             if self._proven():
                 return self._answer("optimal")
+        if self.overflowed:
+            self._offer_any()
+            self._narrow()
+            if not self._proven():
+                self.notes.append("dp: a window holds too many downsets, or the time is up")
         return self._answer("feasible" if self.best else "unknown")
 
     def _views(self) -> Iterator[tuple[Contraction, bool]]:
@@ -93,13 +111,15 @@ class _Run:
         blind = contract(self.problem, memory=False)
         yield blind, False
         if memory:
+            # Its windows are narrower where budgets bind, so that it may fit where none did.
             yield contract(self.problem, memory=True), True
-        if not self.problem.allow_empty:
+        if not self.problem.allow_empty and not self.overflowed:
             yield Contraction(self.problem, tuple(range(self.problem.num_nodes))), memory
 
     def _search(self, view: Contraction, memory: bool) -> None:
         """Solve one view to optimality and note what it says about the problem."""
         inst = Instance(view.problem)
+        self._learn(self._bound_of(inst.lower_bound()))
         bottleneck = self._least_load(view, inst, memory)
         if self.problem.objective == "bottleneck":
             self._learn(bottleneck.label)
@@ -118,29 +138,58 @@ class _Run:
             known = min(known, plan.label)
             if plan.label <= inst.lower_bound() * (1 + EXACT):
                 return plan
-        found = self._climb(inst, memory, known)
+        try:
+            found = self._decide(inst, memory, known)
+        except TooManyError:
+            self.open.append(_Open(view, inst, memory, known))
+            raise
         if found is None:
             found = plan
         if found is None:
             raise InfeasibleViewError
         return found
 
-    def _climb(self, inst: Instance, memory: bool, known: float) -> ChainPlan | None:
+    def _decide(self, inst: Instance, memory: bool, known: float) -> ChainPlan | None:
         """Return a plan with the least largest load, at most ``known``; None if there is none.
 
-        With a good plan known, one search below its value decides. Where that overflows, or no
-        plan is known, T climbs from the lower bound; every T without a plan is a better bound.
+        With a good plan known, one search below its value decides. Where none is known, T climbs
+        from the lower bound; every T without a plan is a better bound.
         """
         if known < math.inf:
-            with contextlib.suppress(TooManyError):
-                return self._chain(inst, memory, most=known * (1 + EXACT)).run()
-        low, high = inst.lower_bound(), min(known, loosest_load(inst))
+            return self._chain(inst, memory, most=known * (1 + EXACT)).run()
+        low, high = inst.lower_bound(), loosest_load(inst)
         for most in [low * factor for factor in GROWTH if low * factor < high] + [high]:
             found = self._chain(inst, memory, most=most * (1 + EXACT)).run()
             if found is not None:
                 return found
             self._learn(self._bound_of(most))
         return None
+
+    def _narrow(self) -> None:
+        """Raise the bound by searches at lower T, which fit, where those at the best plan do not.
+
+        A search without a plan proves that T is a bound; one with a plan, that it is the best.
+        """
+        for view, inst, memory, high in self.open:
+            low = inst.lower_bound()
+            if self.problem.objective == "bottleneck":
+                low = max(low, self.bound)
+            overflows = 0
+            while not self._proven() and high - low > NARROW * high and overflows < 3:
+                most = low + 0.75 / (1 + overflows) * (high - low)
+                try:
+                    found = self._chain(inst, memory, most=most).run()
+                except TooManyError:
+                    high, overflows = most, overflows + 1
+                    if time.monotonic() > self.deadline:
+                        return
+                    continue
+                if found is not None:
+                    self._learn(self._bound_of(found.label))
+                    self._offer(view, found)
+                    break
+                low = most
+                self._learn(self._bound_of(low))
 
     def _bound_of(self, load: float) -> float:
         """Return what a bound of the largest load says of the objective."""

@@ -19,6 +19,9 @@ AGREE = 1e-6
 DP_SHARE = 0.4
 """Part of the time limit that the dynamic program may use before the ILP takes over."""
 
+MIXED_SHARE = 0.8
+"""The same where devices of several kinds may stand in any order: an ILP proves little there."""
+
 
 def solve(
     problem: ChainProblem,
@@ -66,7 +69,8 @@ def solve(
     if cross_check:
         answer = _cross_check(problem, time_limit_s, gap)
     elif solver in ("auto", "dp"):
-        share = DP_SHARE if solver == "auto" else 1.0
+        share = MIXED_SHARE if len(problem.kinds) > 1 else DP_SHARE
+        share = share if solver == "auto" else 1.0
         answer = _attempt("dp", problem, time_limit_s * share, gap, known)
         left = time_limit_s - (time.monotonic() - started)
         if solver == "auto" and not _done(answer, gap) and left > 0:

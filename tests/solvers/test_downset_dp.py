@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from autosplit.solvers.base import ChainProblem
+from autosplit.solvers import downset_dp
+from autosplit.solvers.base import ChainProblem, Link, Net
 from autosplit.solvers.downset_dp import DownsetDP
+from autosplit.solvers.downsets import AllCuts
 from autosplit.solvers.evaluate import evaluate
+from autosplit.solvers.instance import Instance
 
 from .problems import brute_force, problems
 
@@ -44,6 +49,34 @@ def test_equals_brute_force_with_budgets(problem: ChainProblem) -> None:
 @given(problems(most_nodes=6, kinds=True))
 def test_equals_brute_force_over_device_orders(problem: ChainProblem) -> None:
     check(problem)
+
+
+@settings(max_examples=100, deadline=None)
+@given(problems(least_nodes=4, most_nodes=7, kinds=True), st.integers(1, 6))
+def test_bounds_hold_where_windows_overflow(problem: ChainProblem, limit: int) -> None:
+    expected = brute_force(problem)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(downset_dp, "AllCuts", partial(AllCuts, limit=limit))
+        answer = DownsetDP().solve(problem, time_limit_s=60)
+    assert answer.bound_s <= expected * (1 + 1e-9)
+    assert answer.status not in ("optimal", "infeasible") or answer.objective_s <= expected
+    if answer.stage_of is not None:
+        assert answer.objective_s >= expected * (1 - 1e-9)
+
+
+def test_searches_below_the_best_plan_raise_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six branches: loads up to the optimum leave too many downsets, smaller ones do not."""
+    work = (1.0, *(4.0 + 0.1 * node for node in range(6)), 1.0)
+    edges = tuple((0, node) for node in range(1, 7)) + tuple((node, 7) for node in range(1, 7))
+    nets = tuple(Net((node, 7), 3.0) for node in range(1, 7))
+    problem = ChainProblem(4, work, edges, nets, links=(Link(1.0),) * 3)
+    exact = DownsetDP().solve(problem, time_limit_s=60)
+    least = Instance(problem).lower_bound()
+    assert exact.status == "optimal"
+    monkeypatch.setattr(downset_dp, "AllCuts", partial(AllCuts, limit=48))
+    answer = DownsetDP().solve(problem, time_limit_s=60)
+    assert answer.status == "feasible"
+    assert least < answer.bound_s <= exact.objective_s
 
 
 @pytest.mark.slow
