@@ -32,7 +32,7 @@ from autosplit.codegen.members import (
 )
 from autosplit.codegen.scopes import Scope, StageGraph
 from autosplit.codegen.skeletons import body_skeleton
-from autosplit.stages.whole import ORIGINAL
+from autosplit.program import ORIGINAL
 
 _MOST_ARGUMENTS = 6
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from autosplit.codegen.expressions import Expr, Invoke, Text, call
 from autosplit.codegen.scopes import Rewrite
 from autosplit.codegen.spelling import quote
-from autosplit.program import ModuleSpec
-from autosplit.stages.whole import ORIGINAL, Whole
+from autosplit.program import ORIGINAL, ModuleSpec
+from autosplit.stages.whole import Whole
 
 if TYPE_CHECKING:
     from autosplit.codegen.emit import StageSource

@@ -16,7 +16,7 @@ from autosplit.codegen.modules import Init
 from autosplit.codegen.originals import IMPORT, is_original
 from autosplit.codegen.scopes import Scope, StageGraph
 from autosplit.codegen.spelling import show
-from autosplit.stages.whole import ORIGINAL
+from autosplit.program import ORIGINAL
 
 _BASES = {"dict": "nn.ModuleDict", "sequence": "nn.Sequential"}
 _STRING = re.compile(r'"""[\s\S]*?"""|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'')

@@ -23,6 +23,7 @@ from autosplit.program.arguments import (
 )
 from autosplit.program.graph import Program
 from autosplit.program.records import (
+    ORIGINAL,
     PLAIN,
     Ambient,
     Call,
@@ -38,6 +39,7 @@ from autosplit.program.records import (
 
 __all__ = [
     "DTYPE_BYTES",
+    "ORIGINAL",
     "PLAIN",
     "Ambient",
     "Arg",

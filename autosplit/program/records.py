@@ -100,9 +100,16 @@ class Call:
     loop_variable: str | None = None
 
 
+ORIGINAL = "original"
+"""Constructor of a leaf that cannot be built alone: a stage takes it out of the whole model."""
+
+
 @dataclass(frozen=True, slots=True)
 class Constructor:
-    """How to build a leaf module: ``qualified(*args, **kwargs)``."""
+    """How to build a leaf module: ``qualified(*args, **kwargs)``.
+
+    With ``ORIGINAL`` the keywords are settings that tell it from others of its class.
+    """
 
     qualified: str
     args: tuple[Arg, ...] = ()

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from autosplit.program import (
+    ORIGINAL,
     Arg,
     CallInterface,
     Constructor,
@@ -24,9 +25,6 @@ from autosplit.program import (
     TensorSpec,
     refs,
 )
-
-ORIGINAL = "original"
-"""Constructor of a module that is taken out of the model: ``original("blocks.3")``."""
 
 
 @dataclass(frozen=True)
@@ -325,7 +323,7 @@ def _as_layer(calls: _Calls, spec: ModuleSpec) -> ModuleSpec:
     return replace(
         spec,
         leaf=True,
-        constructor=Constructor(ORIGINAL, (spec.fqn,)),
+        constructor=Constructor(ORIGINAL),
         random=any(each.random for each in inner),
         training_state=any(each.training_state for each in inner),
     )

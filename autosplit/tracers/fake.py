@@ -27,6 +27,8 @@ class FakeModel:
         The model.
     mode
         Mode in which fake tensors are made.
+    whole
+        Modules that are recorded as one call besides the layers of torch.
 
     Attributes
     ----------
@@ -36,7 +38,12 @@ class FakeModel:
         Plain attributes that the forward changed while the state was fake.
     """
 
-    def __init__(self, model: nn.Module, mode: FakeTensorMode) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        mode: FakeTensorMode,
+        whole: Mapping[str, Constructor] | None = None,
+    ) -> None:
         self.model = model
         self.mode = mode
         self.constructors: dict[str, Constructor] = {}
@@ -52,6 +59,7 @@ class FakeModel:
             constructor = leaf_constructor(module) if fqn else None
             if constructor is not None:
                 self.constructors[fqn] = constructor
+        self.constructors.update(whole or {})
 
     def fqn_of(self, module: nn.Module) -> str | None:
         """Return a module's first name; None if it is no part of the model."""

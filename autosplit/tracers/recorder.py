@@ -27,7 +27,7 @@ from autosplit.tracers.frames import (
 )
 from autosplit.tracers.leaves import updates_state, without_counting
 from autosplit.tracers.randomness import draws_random_numbers
-from autosplit.tracers.recording import CallRecord, Recording
+from autosplit.tracers.recording import CallRecord, Recording, plain_number
 from autosplit.tracers.recurrent import fake_recurrent
 from autosplit.tracers.refusals import ModelError, refuse_call
 
@@ -98,6 +98,10 @@ class Recorder(TorchFunctionMode):
     def known(self, value: torch.Tensor) -> fx.Node | None:
         """Return the node that made a tensor, None where nothing of it was recorded yet."""
         return self._producer.get(id(value))
+
+    def innermost(self) -> str | None:
+        """Return the name of the module whose forward is running."""
+        return self.recording.calls[self._stack[-1]].fqn if self._stack else None
 
     def finish(self) -> None:
         """Let go of the frames that were looked at."""
@@ -185,7 +189,7 @@ class Recorder(TorchFunctionMode):
         self._mark_writes(
             node, [tensor for tensor, version in before if tensor._version != version]
         )
-        silent = module.training and updates_state(module)
+        silent = module.training and any(map(updates_state, module.modules()))
         changed = [name for name, tensor, version in state if silent or tensor._version != version]
         node.meta["writes_state"] = [self.fake.first_name(name) for name in changed]
         return out
@@ -291,7 +295,7 @@ class Recorder(TorchFunctionMode):
             return slice(*(self._arguments(v) for v in (value.start, value.stop, value.step)))
         if isinstance(value, range):
             return list(value)
-        return _plain_number(value)
+        return plain_number(value)
 
     # ------------------------------------------------------------ names
 
@@ -388,10 +392,3 @@ def _loop_variable(user: list[tuple[FrameType, int]], module: nn.Module) -> str 
         if frame.f_code.co_name != "__call__":
             return variable_of(frame, module)
     return None
-
-
-def _plain_number(value: Any) -> Any:
-    """Return a numpy scalar as the Python number it is."""
-    if type(value).__module__ == "numpy" and hasattr(value, "item") and value.ndim == 0:
-        return value.item()
-    return value

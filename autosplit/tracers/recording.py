@@ -84,3 +84,10 @@ class Recording:
         name = f"_constant_{len(self.constants)}"
         self.constants[name] = value
         return name
+
+
+def plain_number(value: Any) -> Any:
+    """Return a numpy scalar as the Python number it is."""
+    if type(value).__module__ == "numpy" and hasattr(value, "item") and value.ndim == 0:
+        return value.item()
+    return value

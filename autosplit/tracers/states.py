@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from autosplit.program import Constructor, ModuleSpec, StateSpec
+from autosplit.program import ORIGINAL, Constructor, ModuleSpec, StateSpec
 from autosplit.tracers.leaves import is_random, updates_state
 
 
@@ -47,10 +47,15 @@ def _module_spec(
         ),
         aliases,
         inplace=leaf and getattr(module, "inplace", False) is True,
-        random=leaf and is_random(module),
-        training_state=leaf and updates_state(module),
+        random=leaf and (_is_whole(constructor) or is_random(module)),
+        training_state=leaf and any(map(updates_state, module.modules())),
         training=module.training,
     )
+
+
+def _is_whole(constructor: Constructor | None) -> bool:
+    """Whether nothing is known of what a leaf does but what it takes and returns."""
+    return constructor is not None and constructor.qualified == ORIGINAL
 
 
 def _is_setting(value: object) -> bool:

@@ -21,16 +21,17 @@ from torch import nn
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import Function
-from torch.utils.checkpoint import CheckpointFunction
 
 from autosplit.errors import AutosplitError, TraceError
 from autosplit.modelspec import LoadedModel
 from autosplit.modelspec.structure import Path, map_tensors, walk
+from autosplit.program import ORIGINAL, Constructor
 from autosplit.tracers.base import TRACERS, Trace
 from autosplit.tracers.fake import FakeModel, fake_input
-from autosplit.tracers.frames import failure, place
+from autosplit.tracers.frames import failure
 from autosplit.tracers.interfaces import interfaces, noted
 from autosplit.tracers.lower import Lowering, lower
+from autosplit.tracers.own_backward import custom_apply, recorded_with_own
 from autosplit.tracers.recorder import Recorder
 from autosplit.tracers.recording import Recording
 from autosplit.tracers.switches import Different, merge_interfaces, merge_modes
@@ -58,6 +59,11 @@ class Recorded:
             yield (
                 f"the forward changes {_listed(self.fake.counted)}; the stages keep what the first "
                 "call found there: what results depend on belongs into a buffer"
+            )
+        if whole := tuple(n for n, c in self.fake.constructors.items() if c.qualified == ORIGINAL):
+            yield (
+                f"{_listed(whole)} {'has' if len(whole) == 1 else 'have'} a backward of "
+                f"{'its' if len(whole) == 1 else 'their'} own: stages run such modules as they are"
             )
         if self.checkpointed:
             yield (
@@ -201,6 +207,18 @@ def record(
         Take the hints as they are, as numbers, and leave out what only readers need: several
         times as fast.
     """
+    run = partial(_record, loaded, symbols, hints, sketch)
+    found: Recorded = recorded_with_own(run, loaded.model)
+    return found
+
+
+def _record(
+    loaded: LoadedModel,
+    symbols: Mapping[tuple[int, int], str],
+    hints: Mapping[str, int],
+    sketch: bool,
+    whole: Mapping[str, Constructor],
+) -> Recorded:
     recorder: Recorder | None = None
 
     def refuse() -> NoReturn:
@@ -212,7 +230,7 @@ def record(
     mode = FakeTensorMode(shape_env=env, allow_non_fake_inputs=True)
     # Keys of symbolic shapes cost more than they save: without the cache it is twice as fast.
     mode.cache_enabled = False
-    fake = FakeModel(loaded.model, mode)
+    fake = FakeModel(loaded.model, mode, whole)
     recording = Recording()
     recorder = Recorder(recording, fake, read_frames=not sketch)
     args, kwargs = _fake_inputs(loaded, recorder, mode, sizes, symbols)
@@ -325,7 +343,7 @@ def _watching(recorder: Recorder) -> Iterator[None]:
     torch.backends.mha.set_fastpath_enabled(False)
     apply = Function.__dict__["apply"]
     nn.Module.__call__ = call  # type: ignore[method-assign]
-    Function.apply = classmethod(_apply)  # type: ignore[method-assign,assignment]
+    Function.apply = custom_apply(recorder)  # type: ignore[method-assign]
     nn.Module.training = _TrainingFlag(recorder)  # type: ignore[assignment]
     try:
         yield
@@ -334,21 +352,6 @@ def _watching(recorder: Recorder) -> Iterator[None]:
         Function.apply = apply  # type: ignore[method-assign]
         del nn.Module.training
         torch.backends.mha.set_fastpath_enabled(fast)
-
-
-def _apply(cls: type[Function], *args: Any, **kwargs: Any) -> Any:
-    """Run a checkpointed region as plain operations; refuse other custom backward passes.
-
-    Recomputation is a decision of the plan, not of the model's source.
-    """
-    if cls is CheckpointFunction:
-        run, _, *inputs = args
-        return run(*inputs)
-    raise TraceError(
-        f"the forward uses {cls.__name__}, a torch.autograd.Function",
-        cause=place(),
-        hint="its backward cannot be written into a stage; use torch operations for it",
-    )
 
 
 class _TrainingFlag:

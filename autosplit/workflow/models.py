@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autosplit.errors import AutosplitError, DataError, UsageError
+from autosplit.program import ORIGINAL, Program
 from autosplit.serialize import digest, load
-from autosplit.types import Artifact, ModelCode, ModelRef, Plan, Profile
+from autosplit.types import Artifact, ModelRef, Plan, Profile
 from autosplit.units import format_bytes
 from autosplit.workflow.files import PathLike, at_batch
 
@@ -101,6 +102,7 @@ def build(
     if style not in STYLES:
         raise UsageError(f"there is no style {style!r}", hint=f"choose one of: {', '.join(STYLES)}")
     from autosplit import codegen, stages
+    from autosplit.modelspec.files import model_code
     from autosplit.targets import TARGETS
 
     chosen = plan if isinstance(plan, Plan) else load(Plan, plan)
@@ -109,26 +111,24 @@ def build(
     _check_model(chosen, trace)
     again = "made-again" not in no_rewrite
     count = len(chosen.stages)
-    program, stage_of = trace.program, chosen.stage_of_node
-    whole = code = None
-    if style == "import":
-        whole, code = _whole_modules(chosen, trace)
-        program, stage_of = whole.program, whole.stage_of
+    whole = _whole_modules(chosen, trace) if style == "import" else None
+    program = trace.program if whole is None else whole.program
+    stage_of = chosen.stage_of_node if whole is None else whole.stage_of
     specs, routing = stages.split(program, stage_of, count, again=again)
     sources = codegen.generate(program, specs, codegen.without(no_rewrite))
     if whole is not None:
         sources = codegen.with_imports(sources, whole)
+    code = model_code(chosen.model) if _originals(program) else None
     exported = dataclasses.replace(chosen, model=dataclasses.replace(chosen.model, on_meta=False))
     return trace, routing, TARGETS[target].emit(exported, trace.program, routing, sources, code)
 
 
-def _whole_modules(plan: Plan, trace: Trace) -> tuple[Whole, ModelCode]:
-    """Find the modules that stages may run as they are, and the code that builds them."""
-    from autosplit.modelspec.files import model_code
+def _whole_modules(plan: Plan, trace: Trace) -> Whole:
+    """Find the modules that stages may run as they are."""
     from autosplit.stages import keep_modules
 
     whole = keep_modules(trace.program, trace.interfaces, plan.stage_of_node)
-    if not whole.kept:
+    if not _originals(whole.program):
         raise AutosplitError(
             "no module of the model can be run as it is",
             cause="; ".join(f"{name}: {why}" for name, why in whole.parted[:3])
@@ -136,7 +136,13 @@ def _whole_modules(plan: Plan, trace: Trace) -> tuple[Whole, ModelCode]:
             hint="plan with --on-boundaries, so that cuts fall between modules; or export with "
             "--style source",
         )
-    return whole, model_code(plan.model)
+    return whole
+
+
+def _originals(program: Program) -> bool:
+    """Whether stages take a module out of the original model."""
+    constructors = (spec.constructor for spec in program.modules)
+    return any(each is not None and each.qualified == ORIGINAL for each in constructors)
 
 
 def _check_model(plan: Plan, trace: Trace) -> None:
