@@ -24,7 +24,9 @@ _MARK = "routing.json"
 
 _MANIFEST = "export.json"
 _WEIGHTS = "weights"
-_TO_EDIT = "data.py"
+
+TO_EDIT = "data.py"
+"""The file that is there to be edited."""
 
 
 def write_folder(
@@ -108,13 +110,13 @@ def files_of_others(destination: str | os.PathLike[str]) -> dict[str, str]:
     folder = Path(destination)
     digests = _digests(folder)
     if not digests:  # What an older version wrote, if anything.
-        return {_TO_EDIT: _TO_EDIT} if (folder / _TO_EDIT).is_file() else {}
+        return {TO_EDIT: TO_EDIT} if (folder / TO_EDIT).is_file() else {}
     found = {}
     for path in _files(folder):
         name = path.relative_to(folder).as_posix()
         written = digests.get(name)
         if written is None or path.is_symlink() or _digest(path.read_bytes()) != written:
-            in_place = written is None or name == _TO_EDIT
+            in_place = written is None or name == TO_EDIT
             found[name] = name if in_place else f"{name}.edited"
     return found
 
@@ -133,7 +135,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 def _take_over(old: Path, new: Path) -> None:
     """Let the new folder hold a file of the old one, in no more space; nothing is lost."""
-    if new.exists() and new.name == _TO_EDIT:
+    if new.exists() and new.name == TO_EDIT:
         new.rename(new.with_name(f"{new.name}.new"))
     while new.exists():
         new = new.with_name(f"{new.name}.edited")
@@ -146,8 +148,8 @@ def _take_over(old: Path, new: Path) -> None:
 
 def _manifest(artifacts: Iterable[Artifact]) -> Artifact:
     files = {each.path: _digest(each.text.encode()) for each in artifacts}
-    if _TO_EDIT in files:
-        files[f"{_TO_EDIT}.new"] = files[_TO_EDIT]
+    if TO_EDIT in files:
+        files[f"{TO_EDIT}.new"] = files[TO_EDIT]
     data = {"schema": "autosplit.export", "version": [1, 0], "files": files}
     return Artifact(_MANIFEST, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from autosplit.artifacts import refuse_folder
+from autosplit.artifacts import TO_EDIT, refuse_folder
 from autosplit.types import Artifact, Plan, VerificationReport
 from autosplit.workflow.files import PathLike, has_text
 from autosplit.workflow.models import build, trace_with_weights, trace_without_weights
@@ -87,11 +87,15 @@ def stale(
     no_rewrite: Sequence[str] = (),
     style: str = "source",
 ) -> tuple[str, ...]:
-    """Return the text files of an export that are missing or not what ``plan`` gives."""
+    """Return the text files of an export that are missing or not what ``plan`` gives.
+
+    ``data.py``, which is there to be edited, may hold anything.
+    """
     return tuple(
         artifact.path
         for artifact in render(plan, target=target, no_rewrite=no_rewrite, style=style)
-        if not has_text(Path(folder) / artifact.path, artifact.text)
+        if not has_text(path := Path(folder) / artifact.path, artifact.text)
+        and not (artifact.path == TO_EDIT and path.is_file())
     )
 
 

@@ -87,8 +87,13 @@ def test_an_export_is_kept_unless_forced(run, walk, folder):
     assert result.exit_code == ExitCode.FAILURE
     assert "pipeline exists" in result.stderr
     assert mine.read_text() == "mine"
-    assert run("export", "plan.json", "-o", "pipeline", "--force").exit_code == ExitCode.OK
-    assert mine.read_text() != "mine"
+    result = run("export", "plan.json", "-o", "pipeline", "--force")
+    assert result.exit_code == ExitCode.OK
+    assert mine.read_text() == "mine"
+    assert "Kept what you had changed or added: data.py; what" in " ".join(result.stderr.split())
+    # An edited data.py makes an export no less current.
+    assert run("export", "plan.json", "-o", "pipeline", "--check").exit_code == ExitCode.OK
+    mine.with_name("data.py.new").replace(mine)
 
 
 @pytest.mark.timeout(120)
