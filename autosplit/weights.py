@@ -72,6 +72,7 @@ def write_export(
     *,
     source: Tensors | None = None,
     convert: bool = False,
+    ignore_extra: bool = False,
     force: bool = False,
 ) -> None:
     """Write an export: its text files and the weights of every stage.
@@ -89,6 +90,8 @@ def write_export(
     convert
         Convert floating-point tensors of ``source`` to the model's dtype where they have
         another, instead of refusing them.
+    ignore_extra
+        Leave out tensors of ``source`` that the model does not have, instead of refusing them.
 
     Raises
     ------
@@ -96,7 +99,11 @@ def write_export(
         If the folder may not be replaced, the disk refuses, the model has no weights, or
         ``source`` does not hold exactly the model's.
     """
-    values = ModelTensors(trace) if source is None else StoredTensors(trace, source, convert)
+    values = (
+        ModelTensors(trace)
+        if source is None
+        else StoredTensors(trace, source, convert, ignore_extra=ignore_extra)
+    )
     write_folder(
         output, artifacts, lambda folder: write_weights(values, routing, folder), force=force
     )
@@ -134,10 +141,12 @@ class StoredTensors(ModelTensors):
     Raises
     ------
     AutosplitError
-        If the file does not hold exactly that.
+        If the file does not hold exactly that, or with ``ignore_extra`` not all of it.
     """
 
-    def __init__(self, trace: Trace, source: Tensors, convert: bool) -> None:
+    def __init__(
+        self, trace: Trace, source: Tensors, convert: bool, *, ignore_extra: bool = False
+    ) -> None:
         super().__init__(trace)
         self.source = source
         first: dict[int, str] = {}
@@ -146,7 +155,7 @@ class StoredTensors(ModelTensors):
         aliases = {name: other for name, other in names.items() if name != other}
         with _speaking():
             expected = self.once(saved)
-            chosen = match(expected, aliases, source, convert=convert)
+            chosen = match(expected, aliases, source, convert=convert, ignore_extra=ignore_extra)
         self.chosen = {name: chosen[other] for name, other in names.items()}
 
     def read(self, name: str) -> Tensor:
@@ -230,6 +239,7 @@ def split(
     output: PathLike,
     *,
     convert: bool = False,
+    ignore_extra: bool = False,
     force: bool = False,
 ) -> None:
     """Write the weights of the stages from a model's; see ``workflow.split_checkpoint``."""
@@ -237,7 +247,14 @@ def split(
     with _speaking():
         routing = read_routing(folder / "routing.json")
         _refuse_existing(Path(output), force)
-        transfer.split(routing, Path(file), folder / "weights", Path(output), convert=convert)
+        transfer.split(
+            routing,
+            Path(file),
+            folder / "weights",
+            Path(output),
+            convert=convert,
+            ignore_extra=ignore_extra,
+        )
 
 
 def recut(old: PathLike, export: PathLike, output: PathLike, *, force: bool = False) -> None:

@@ -9,7 +9,15 @@ import click
 from autosplit import workflow
 from autosplit.cli.console import Terminal
 from autosplit.cli.kinds import EXPORT, expect
-from autosplit.cli.options import BYTES, FILE, Command, common_options, force, weights_dtype
+from autosplit.cli.options import (
+    BYTES,
+    FILE,
+    Command,
+    common_options,
+    force,
+    ignore_extra,
+    weights_dtype,
+)
 
 
 @click.group(short_help="Weights of an export: merged, split, moved to another.")
@@ -64,10 +72,17 @@ def merge(
 @click.option("--export", "folder", type=FILE, default="pipeline", help="The export.")
 @click.option("-o", "--output", type=FILE, required=True, help="Folder to write.")
 @weights_dtype
+@ignore_extra
 @force
 @click.pass_obj
 def split(
-    terminal: Terminal, file: Path, folder: Path, output: Path, weights_dtype: str, force: bool
+    terminal: Terminal,
+    file: Path,
+    folder: Path,
+    output: Path,
+    weights_dtype: str,
+    ignore_extra: bool,
+    force: bool,
 ) -> None:
     """Write weights for the stages of an export from FILE.
 
@@ -77,7 +92,12 @@ def split(
     expect(folder, EXPORT)
     with terminal.step("split"):
         workflow.split_checkpoint(
-            folder, file, output, convert=weights_dtype == "model", force=force
+            folder,
+            file,
+            output,
+            convert=weights_dtype == "model",
+            ignore_extra=ignore_extra,
+            force=force,
         )
     terminal.say(f"Wrote {output}. train.py --weights takes it.")
 

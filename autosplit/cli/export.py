@@ -10,7 +10,7 @@ from autosplit import workflow
 from autosplit.artifacts import files_of_others, refuse_folder
 from autosplit.cli.console import Terminal
 from autosplit.cli.kinds import PLAN, expect
-from autosplit.cli.options import FILE, Command, LazyChoice, force, weights_dtype
+from autosplit.cli.options import FILE, Command, LazyChoice, force, ignore_extra, weights_dtype
 from autosplit.errors import AutosplitError, ExitCode
 
 
@@ -29,6 +29,7 @@ from autosplit.errors import AutosplitError, ExitCode
     help="Weights instead of those the model is built with: .safetensors, torch.save, HF folder.",
 )
 @weights_dtype
+@ignore_extra
 @click.option(
     "--no-rewrite",
     multiple=True,
@@ -54,6 +55,7 @@ def command(
     target: str,
     weights: Path | None,
     weights_dtype: str,
+    ignore_extra: bool,
     no_rewrite: tuple[str, ...],
     style: str,
     dry_run: bool,
@@ -82,6 +84,7 @@ def command(
                 target=target,
                 weights=weights,
                 convert_weights=weights_dtype == "model",
+                ignore_extra=ignore_extra,
                 no_rewrite=no_rewrite,
                 style=style,
                 force=force,

@@ -209,6 +209,9 @@ FILE = click.Path(path_type=Path)
 
 force = click.option("--force", is_flag=True, help="Replace what is already there.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+ignore_extra = click.option(
+    "--ignore-extra", is_flag=True, help="Leave out tensors that the model does not have."
+)
 weights_dtype = click.option(
     "--weights-dtype",
     type=click.Choice(["same", "model"]),

@@ -61,6 +61,7 @@ def split_checkpoint(
     output: PathLike,
     *,
     convert: bool = False,
+    ignore_extra: bool = False,
     force: bool = False,
 ) -> None:
     """Write the weights of an export's stages from those of the whole model.
@@ -75,6 +76,8 @@ def split_checkpoint(
         Folder to write, for ``--weights`` of ``train.py``.
     convert
         Convert floating-point tensors to the model's dtype where they have another.
+    ignore_extra
+        Leave out tensors that the model does not have.
     force
         Replace ``output`` if it exists.
 
@@ -85,7 +88,7 @@ def split_checkpoint(
     """
     from autosplit import weights as storage
 
-    storage.split(folder, weights, output, convert=convert, force=force)
+    storage.split(folder, weights, output, convert=convert, ignore_extra=ignore_extra, force=force)
 
 
 def recut_checkpoint(

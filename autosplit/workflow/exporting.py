@@ -18,6 +18,7 @@ def export(
     target: str = "torch",
     weights: PathLike | None = None,
     convert_weights: bool = False,
+    ignore_extra: bool = False,
     no_rewrite: Sequence[str] = (),
     style: str = "source",
     force: bool = False,
@@ -39,6 +40,8 @@ def export(
     convert_weights
         Convert floating-point tensors of ``weights`` to the model's dtype where they have
         another, instead of refusing them.
+    ignore_extra
+        Leave out tensors of ``weights`` that the model does not have, instead of refusing them.
     no_rewrite
         Rewrites of the emitted text to leave out: "made-again" and those of
         ``autosplit.codegen.REWRITES``.
@@ -63,7 +66,14 @@ def export(
     trace_again = trace_with_weights if source is None else trace_without_weights
     trace, routing, artifacts = build(plan, target, trace_again, no_rewrite, style)
     storage.write_export(
-        output, artifacts, trace, routing, source=source, convert=convert_weights, force=force
+        output,
+        artifacts,
+        trace,
+        routing,
+        source=source,
+        convert=convert_weights,
+        ignore_extra=ignore_extra,
+        force=force,
     )
     return artifacts
 

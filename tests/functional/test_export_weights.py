@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,6 +142,34 @@ def test_weights_that_do_not_fit_leave_the_old_export(case, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "w.pt"]
 
 
+def test_more_tensors_than_the_model_has_are_left_out_when_asked(case, tmp_path):
+    torch.save(case.state | {"teacher": torch.ones(2)}, tmp_path / "w.pt")
+    with pytest.raises(
+        AutosplitError, match=r"has 1 that the model does not \(teacher\)"
+    ) as caught:
+        workflow.export(case.plan, tmp_path / "out", weights=tmp_path / "w.pt")
+    assert caught.value.hint == "--ignore-extra leaves them out"
+    workflow.export(case.plan, tmp_path / "out", weights=tmp_path / "w.pt", ignore_extra=True)
+    assert case.weights(tmp_path / "out") == case.weights(case.folder)
+
+
+@pytest.mark.parametrize("most", [100, 100_000], ids=["text", "weights"])
+def test_a_disk_that_fills_leaves_the_old_export(tmp_path, most):
+    case = make(tmp_path, MODEL.format(extra="self.big = nn.Parameter(torch.ones(50_000))"), 2)
+    before = {p: p.read_bytes() for p in case.folder.rglob("*") if p.is_file()}
+    there = sorted(tmp_path.rglob("*"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+    try:
+        with pytest.raises(AutosplitError, match="cannot write") as caught:
+            workflow.export(case.plan, case.folder, force=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "File too large" in str(caught.value.cause)
+    assert sorted(tmp_path.rglob("*")) == there
+    assert {path: path.read_bytes() for path in before} == before
+
+
 def test_half_precision_is_converted_when_asked(case, tmp_path):
     halves = {n: t.bfloat16() if t.is_floating_point() else t for n, t in case.state.items()}
     torch.save(halves, tmp_path / "w.pt")
@@ -185,7 +214,9 @@ def test_two_stages_take_over_what_four_have(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_training_goes_on_with_other_stages_as_it_would_have(tmp_path):
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("dcp", [False, True], ids=["recut", "through dcp"])
+def test_a_training_goes_on_with_other_stages_as_it_would_have(tmp_path, dcp):
     case = make(tmp_path, MODEL.format(extra=""), 4)
     program = trace(load_model(case.plan.model)).program
     workflow.export(even_plan(case.plan.model, program, 2), tmp_path / "two")
@@ -194,13 +225,17 @@ def test_a_training_goes_on_with_other_stages_as_it_would_have(tmp_path):
         run(["./launch.sh", "train.py", "--report", "r.json", *arguments], folder=folder)
         return list(json.loads((folder / "r.json").read_text())["losses"])
 
-    losses(case.folder, "--steps", "2", "--checkpoint-dir", "ck")
-    old, new = case.folder / "ck" / "step_2", tmp_path / "two" / "ck" / "step_2"
+    wanted = losses(case.folder, "--steps", "6")
+    losses(case.folder, "--steps", "3", "--checkpoint-dir", "ck")
+    old, new = case.folder / "ck" / "step_3", tmp_path / "two" / "ck" / "step_3"
+    if dcp:
+        workflow.merge_checkpoint(case.folder, tmp_path / "dcp", weights=old, distributed=True)
+        old = tmp_path / "dcp"
+    new.parent.mkdir()
     workflow.recut_checkpoint(old, tmp_path / "two", new)
-    wanted = losses(case.folder, "--steps", "4", "--resume", str(old))
-    found = losses(tmp_path / "two", "--steps", "4", "--resume", str(new))
-    assert found == pytest.approx(wanted, rel=1e-6)
-    assert len(found) >= 2
+    found = losses(tmp_path / "two", "--steps", "6", "--resume", str(new))
+    assert found == pytest.approx(wanted[3:], rel=1e-6)
+    assert len(found) == 3
 
 
 # ---------------------------------------------------------------- memory

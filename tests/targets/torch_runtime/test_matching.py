@@ -55,6 +55,17 @@ def test_missing_and_unknown_tensors_are_counted_and_named():
         matched(tensors)
 
 
+def test_tensors_that_are_not_needed_are_left_out_when_asked():
+    tensors = state(extra=torch.ones(1))
+    with pytest.raises(PipelineError, match=r"has 1 that the model does not \(extra\)") as caught:
+        matched(tensors)
+    assert caught.value.hint == "--ignore-extra leaves them out"
+    assert matched(tensors, ignore_extra=True) == {name: name for name in EXPECTED}
+    del tensors["h.0.bias"]
+    with pytest.raises(PipelineError, match=r"lacks 1 of the model's tensors \(h.0.bias\)"):
+        matched(tensors, ignore_extra=True)
+
+
 @pytest.mark.parametrize("prefix", ["module.", "model.", "_orig_mod."])
 def test_a_prefix_too_much_is_recognised(prefix):
     tensors = {prefix + name: tensor for name, tensor in state().items()}

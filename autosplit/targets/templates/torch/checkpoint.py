@@ -48,6 +48,9 @@ def parse() -> argparse.Namespace:
         default="same",
         help="model: convert floating-point tensors of another dtype",
     )
+    splitting.add_argument(
+        "--ignore-extra", action="store_true", help="leave out tensors that the model has not"
+    )
     recutting = commands.add_parser("recut", help="take over what another pipeline has trained")
     recutting.add_argument(
         "old", type=Path, help="its weights, DIR/step_N of its training, or a DCP folder"
@@ -87,8 +90,14 @@ def run(routing: Routing, options: argparse.Namespace) -> None:
             distributed=options.dcp,
         )
     elif options.command == "split":
-        convert = options.weights_dtype == "model"
-        split(routing, options.file, HERE / "weights", options.output, convert=convert)
+        split(
+            routing,
+            options.file,
+            HERE / "weights",
+            options.output,
+            convert=options.weights_dtype == "model",
+            ignore_extra=options.ignore_extra,
+        )
     else:
         recut(routing, options.old, HERE / "weights", options.output)
 

@@ -19,6 +19,7 @@ def match(
     source: Tensors,
     *,
     convert: bool = False,
+    ignore_extra: bool = False,
 ) -> dict[str, str]:
     """Return the name in ``source`` of every expected tensor.
 
@@ -29,9 +30,11 @@ def match(
     aliases
         ``other name -> first name`` of tied tensors: any of the names will do.
     source
-        What is there; it may hold nothing else.
+        What is there.
     convert
         Accept another floating-point dtype.
+    ignore_extra
+        Accept tensors that are not needed.
 
     Raises
     ------
@@ -47,8 +50,11 @@ def match(
     }
     missing = {name for name, there in found.items() if there is None}
     unknown = source.infos.keys() - known
-    if missing or unknown:
-        raise PipelineError(_differences(source, missing, unknown), _prefix_hint(known, source))
+    if missing or (unknown and not ignore_extra):
+        hint = _prefix_hint(known, source)
+        if not missing:
+            hint = hint or "--ignore-extra leaves them out"
+        raise PipelineError(_differences(source, missing, unknown), hint)
     chosen = {name: there for name, there in found.items() if there is not None}
     _check_kinds(expected, chosen, source, convert)
     _check_ties(names, source)

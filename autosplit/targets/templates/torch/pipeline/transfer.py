@@ -192,7 +192,13 @@ def _shards(infos: Mapping[str, TensorInfo], max_bytes: int) -> list[dict[str, T
 
 
 def split(
-    routing: Routing, file: Path, weights: Path, output: Path, *, convert: bool = False
+    routing: Routing,
+    file: Path,
+    weights: Path,
+    output: Path,
+    *,
+    convert: bool = False,
+    ignore_extra: bool = False,
 ) -> None:
     """Write the weights of the stages from those of the whole model.
 
@@ -208,6 +214,8 @@ def split(
         Folder to write; it may be ``weights``.
     convert
         Accept another floating-point dtype and convert it.
+    ignore_extra
+        Leave out tensors that the model does not have.
 
     Raises
     ------
@@ -216,7 +224,9 @@ def split(
     """
     layout = _layout(weights, "stage", len(routing.stages))
     source = open_tensors(file)
-    chosen = match(_joined(layout), routing.aliases, source, convert=convert)
+    chosen = match(
+        _joined(layout), routing.aliases, source, convert=convert, ignore_extra=ignore_extra
+    )
     with replaced(output, folder=True) as partial:
         _write_layout(partial, "stage", layout, chosen, source)
         _copy_others(weights, partial, r"(stage|optimizer)_\d+\..*|training\.json")
