@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Literal
 
-from autosplit import chain, repair, solvers, ties
+from autosplit import repair, solvers, ties
 from autosplit.constraints import Constraints
 from autosplit.cost import CostModel, PlanCost
 from autosplit.devices import Devices
 from autosplit.solvers.base import ChainProblem, Solution
 from autosplit.types import PlanRequest
+from autosplit.variants import Variant, in_file_order, least_s, variants
 
 _REPAIRS = 8
 """How often budgets are tightened for memory that the chain problem leaves out."""
 
 _RESERVE_S = 3.0
 """Seconds kept for such repairs, or a quarter of the limit where that is less."""
+
+_MIXES = 24
+"""How many ways to leave devices unused are tried, fastest devices first."""
 
 _LEAST_S = 1.0
 """Time that a solver always gets."""
@@ -118,7 +121,7 @@ def assign(
     if request.recompute != "auto" or (isinstance(best, Answer) and best.proven):
         return best
     # Without a proof, a choice made for all layers alike may be better than one for each.
-    floor_s = model.even_bound_s() if devices is None else 0.0
+    floor_s = model.even_bound_s() if devices is None else least_s(model, devices)
     for mode in _ALIKE:
         limit_s = min(_ALIKE_S, max(_LEAST_S, deadline - time.monotonic()))
         alike = replace(request, recompute=mode, time_limit_s=limit_s)
@@ -155,29 +158,42 @@ def _best_variant(
 ) -> Answer | Failure:
     """Return the best plan over all choices of devices."""
     deadline = time.monotonic() + request.time_limit_s
-    best: Answer | Failure | None = None
+    best: Answer | Failure = Failure("infeasible")
     bound_s = float("inf")
     stopped: Stop | None = None
-    chosen: _Variant | None = None
-    for variant in _variants(model, wishes, request, devices):
-        found = _solve(variant, wishes, request, deadline, cross_check)
+    chosen: Variant | None = None
+    for number, variant in enumerate(variants(model, wishes, request.recompute, devices)):
+        late = time.monotonic() > deadline
+        if number and (late or number == _MIXES):
+            found: Answer | Failure = Failure("unknown")
+        else:
+            found = _solve(variant, wishes, request, deadline, cross_check)
+        if found == Failure("unknown") and devices:
+            # Of these devices, and of those that are left, only a bound is known.
+            bound_s = min(bound_s, least_s(model, devices))
+            stopped = stopped or ("time" if late else "size")
         if isinstance(found, Answer):
             bound_s = min(bound_s, found.bound_s)
             stopped = stopped or found.stopped
         best = _better(best, found)
         if best is found:
             chosen = variant
-    assert best is not None
-    assert chosen is not None
+        if number and (late or number == _MIXES):
+            break
+    if devices and best == Failure("unknown"):
+        # Too many devices that differ for a search of their order.
+        chosen = in_file_order(model, wishes, request.recompute, devices)
+        best = _solve(chosen, wishes, request, deadline, cross_check)
     if isinstance(best, Failure):
-        return best
+        return Failure("unknown") if stopped else best
+    assert chosen is not None
     best = replace(best, bound_s=bound_s, stopped=stopped)
     best = _tasteful(best, chosen, wishes, request, deadline - time.monotonic())
     return replace(best, stopped=None) if best.proven else best
 
 
 def _tasteful(
-    found: Answer, variant: _Variant, wishes: Constraints, request: PlanRequest, left_s: float
+    found: Answer, variant: Variant, wishes: Constraints, request: PlanRequest, left_s: float
 ) -> Answer:
     """Return a plan of equal worth with cuts where people would cut, if there is one."""
     if not found.proven or not found.solution or request.boundaries:
@@ -194,8 +210,8 @@ def _tasteful(
     return replace(other, solver=found.solver, notes=found.notes, stopped=found.stopped)
 
 
-def _better(best: Answer | Failure | None, found: Answer | Failure) -> Answer | Failure:
-    if best is None or (isinstance(best, Failure) and best.status == "infeasible"):
+def _better(best: Answer | Failure, found: Answer | Failure) -> Answer | Failure:
+    if isinstance(best, Failure) and best.status == "infeasible":
         return found
     if isinstance(found, Failure):
         return best
@@ -207,69 +223,8 @@ def _better(best: Answer | Failure | None, found: Answer | Failure) -> Answer | 
 # ---------------------------------------------------------------- one choice of devices
 
 
-@dataclass(frozen=True)
-class _Variant:
-    """Devices to solve for: those of the model in order, or a mix of classes in any order."""
-
-    model: CostModel
-    pose: Callable[..., ChainProblem]
-    problem: ChainProblem
-    devices: Devices | None = None
-    mix: tuple[int, ...] = ()
-
-    def cautious(self) -> ChainProblem:
-        """Return the problem that counts too much memory rather than too little."""
-        return self.pose(cautious=True)
-
-    def ordered(self, solution: Solution) -> CostModel:
-        """Return the cost model with devices in the order of a solution."""
-        if self.devices is None:
-            return self.model
-        order = self.devices.dealt(self.mix, solution.kind_of)
-        places, links = self.devices.in_order(self.model.schedule, order)
-        return replace(self.model, places=places, links=links)
-
-    def tightened(self, found: Answer) -> _Variant:
-        """Return the variant with budgets lowered where a plan exceeds them."""
-        model = found.model
-        excess = model.rank_excess(found.cost)
-        if self.devices is None:
-            chunks = model.schedule.chunks
-            budgets = tuple(
-                max(0.0, budget - excess[model.schedule.rank_of(stage)] / chunks)
-                for stage, budget in enumerate(self.problem.budget_bytes)
-            )
-            return replace(self, problem=replace(self.problem, budget_bytes=budgets))
-        kinds = tuple(
-            replace(kind, budget_bytes=max(0.0, kind.budget_bytes - max(excess)))
-            for kind in self.problem.kinds
-        )
-        return replace(self, problem=replace(self.problem, kinds=kinds))
-
-
-def _variants(
-    model: CostModel, wishes: Constraints, request: PlanRequest, devices: Devices | None
-) -> Iterator[_Variant]:
-    pose = partial(
-        chain.problem,
-        model,
-        wishes.groups,
-        fixed=wishes.fixed,
-        apart=wishes.apart,
-        alone=wishes.alone,
-        recompute=request.recompute,
-    )
-    if devices is None:
-        yield _Variant(model, pose, pose())
-        return
-    for mix in devices.mixes(model.schedule.ranks):
-        kinds, links = devices.kinds(mix, wishes.groups, request.recompute == "all")
-        mixed = partial(pose, kinds=kinds, kind_links=links)
-        yield _Variant(model, mixed, mixed(), devices, mix)
-
-
 def _solve(
-    variant: _Variant,
+    variant: Variant,
     wishes: Constraints,
     request: PlanRequest,
     deadline: float,
@@ -319,7 +274,7 @@ def _solve(
                 fitting.append(replace(wary, stopped=stopped))
         if time.monotonic() > deadline:
             break
-        tightened = tightened.tightened(found)
+        tightened = tightened.tightened(found.model, found.cost)
         solution = ask(tightened.problem, left_s / 2)
     if fitting := [found for found in fitting if found.fits]:
         return min(fitting, key=lambda found: found.cost.objective_s)
@@ -336,7 +291,7 @@ def _stopped(solution: Solution, request: PlanRequest, *, late: bool) -> Stop | 
 
 
 def _checked(
-    variant: _Variant,
+    variant: Variant,
     wishes: Constraints,
     request: PlanRequest,
     solution: Solution,

@@ -6,8 +6,10 @@ choose a class for each stage; the devices of a class are then dealt out in the 
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,9 +19,6 @@ from autosplit.errors import UsageError
 from autosplit.schedules import Schedule
 from autosplit.solvers.base import DeviceKind, Link
 from autosplit.types import Cluster, Device, LinkSpeed, PlanRequest
-
-_MIXES = 24
-"""How many ways to leave devices unused are tried, fastest devices first."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,8 @@ class Devices:
         other = group[0]
         if (device.kind, self._traits(device)) != (other.kind, self._traits(other)):
             return False
-        inside = {self.link(a, b) for a, b in itertools.combinations([*group, device], 2)}
+        inside = {self.link(member, device) for member in group}
+        inside.update(self.link(other, second) for second in group[1:2])
         return len(inside) == 1 and all(
             self.link(device, third) == self.link(other, third)
             for third in self.cluster.devices
@@ -117,14 +117,28 @@ class Devices:
                 hint="take fewer stages, or several stages for each device "
                 "(--schedule interleaved)",
             )
-        sizes = [range(len(group) + 1) for group in classes]
-        fitting = (mix for mix in itertools.product(*sizes) if sum(mix) == count)
+        sizes = [len(group) for group in classes]
         speeds = [group[0].speed for group in classes]
+        ranked = sorted(range(len(classes)), key=lambda number: -speeds[number])
 
-        def slowness(mix: tuple[int, ...]) -> tuple[float, tuple[int, ...]]:
-            return -sum(n * speed for n, speed in zip(mix, speeds, strict=True)), mix
+        def rated(mix: list[int]) -> tuple[float, tuple[int, ...]]:
+            return -math.fsum(map(operator.mul, mix, speeds)), tuple(mix)
 
-        yield from sorted(itertools.islice(fitting, 10_000), key=slowness)[:_MIXES]
+        # Every mix comes from the fastest by moves to the next slower class. There may be far too
+        # many to list.
+        waiting = [rated(_first_taken(sizes, ranked, count))]
+        known = set(waiting)
+        while waiting:
+            _, mix = heapq.heappop(waiting)
+            yield mix
+            for faster, slower in itertools.pairwise(ranked):
+                if mix[faster] and mix[slower] < sizes[slower]:
+                    moved = list(mix)
+                    moved[faster] -= 1
+                    moved[slower] += 1
+                    if (entry := rated(moved)) not in known:
+                        known.add(entry)
+                        heapq.heappush(waiting, entry)
 
     def kinds(
         self, mix: Sequence[int], groups: Sequence[Sequence[int]], recompute_all: bool
@@ -148,10 +162,23 @@ class Devices:
         )
         return tuple(kinds), links
 
+    def taken(self, mix: Sequence[int]) -> list[Device]:
+        """Return the devices of a mix."""
+        pairs = zip(self.classes(), mix, strict=True)
+        return [device for group, count in pairs for device in group[:count]]
+
     def dealt(self, mix: Sequence[int], kind_of: Sequence[int]) -> list[Device]:
         """Return the device of each stage when solvers have chosen the class of each."""
         used = [iter(group) for group, count in zip(self.classes(), mix, strict=True) if count]
         return [next(used[kind]) for kind in kind_of]
+
+
+def _first_taken(sizes: Sequence[int], ranked: Sequence[int], count: int) -> list[int]:
+    """Return how many of each class there are among the first ``count`` devices by rank."""
+    taken = [0] * len(sizes)
+    for number in ranked:
+        taken[number] = min(count - sum(taken), sizes[number])
+    return taken
 
 
 def link_of(bytes_per_s: float | None, latency_s: float) -> Link:

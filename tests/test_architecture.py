@@ -14,8 +14,8 @@ PACKAGE = Path(__file__).resolve().parents[1] / "autosplit"
 ORDER = """
     errors registry checks units sizes program types serialize journal cluster hardware
     modelspec tracers layers graph schedules stages
-    solvers readers cost chain places constraints devices simulate ties repair assign advice fit
-    baselines judge planner configurations search
+    solvers readers cost chain places constraints devices variants simulate ties repair assign
+    advice fit baselines judge planner configurations search
     profilers codegen launchers targets artifacts weights
     verification report workflow cli __main__
 """.split()  # noqa: SIM905 (one row a floor)

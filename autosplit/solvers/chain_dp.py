@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -23,6 +24,9 @@ from autosplit.solvers.pairs import Pairs
 
 BLOCK = 2_000_000
 """Most pairs that are held at once."""
+
+_MOST_MOVES = 10_000
+"""Most moves over a boundary: many devices that all differ can be used in too many ways."""
 
 Counts = tuple[int, ...]
 Key = tuple[Counts, int, int]
@@ -109,7 +113,10 @@ class ChainSearch:
         cuts = [ends(inst, full=False)]
         history: list[dict[Key, State]] = [states]
         for stage in range(inst.num_stages):
-            moves = [move for key in states for move in self._moves(key, stage)]
+            every = (move for key in states for move in self._moves(key, stage))
+            moves = list(islice(every, _MOST_MOVES + 1))
+            if len(moves) > _MOST_MOVES or time.monotonic() > self.deadline:
+                raise TooManyError
             cut = self._candidates(stage + 1, {move.target[0] for move in moves})
             if cut is None:
                 return None
@@ -197,13 +204,13 @@ class ChainSearch:
         work = [(lower.total(row), upper.total(row)) for row in inst.work]
         step = max(1, BLOCK // max(1, len(lower)))
         for start in range(0, len(upper), step):
-            if time.monotonic() > self.deadline:
-                raise TooManyError
             uppers = np.arange(start, min(start + step, len(upper)))
             first = int(np.searchsorted(lower.reference, upper.reference[uppers[0]] - reach))
             lowers = slice(first, len(lower))
             block = _Block(self, pairs, uppers, lowers, work)
             for move in moves:
+                if time.monotonic() > self.deadline:
+                    raise TooManyError
                 self._relax(block, states[move.source], keys.index(move.source), move, new)
         return {key: state for key, state in new.items() if np.isfinite(state.label).any()}
 
