@@ -297,45 +297,51 @@ class _Block:
                 largest = max(kind.budget_bytes for kind in inst.kinds)
                 pairs.add_workspace(total, self.valid & (total <= largest), uppers, lowers)
             self.bytes = total
+        self.stages = [self._stages_on(kind) for kind in range(len(inst.kinds))]
+
+    def _stages_on(self, kind: int) -> Bools:
+        """Return which pairs are stages that a device of this kind can hold."""
+        inst = self.search.inst
+        able = self.valid
+        if self.bytes is not None:
+            able = able & (self.bytes <= inst.kinds[kind].budget_bytes * (1 + 1e-9))
+        if inst.excluded[kind].any():
+            able = able & ~self.pairs.holds(inst.excluded[kind], self.uppers, self.lowers)
+        return able
 
     def loads(self, move: Move, part: tuple[Ints, ...]) -> Floats:
         """Return the loads of a part of the block; infinite where there is no such stage."""
         search, inst, kind = self.search, self.search.inst, move.kind
         below, above = self.work[kind]
-        uppers, lowers = self.uppers, self.lowers
-        load = (above[uppers][:, None] - below[lowers][None, :])[part]
-        valid = self.valid[part]
+        rows, columns = self.uppers[part[0]], part[1] + (self.lowers.start or 0)
+        load: Floats = above[rows] - below[columns]
         if inst.entry[kind]:
             if inst.problem.allow_empty:
-                size = self.pairs.upper.size[uppers][:, None] - self.pairs.lower.size[lowers]
-                load += inst.entry[kind] * (size[part] > 0)
+                size = self.pairs.upper.size[rows] - self.pairs.lower.size[columns]
+                load += inst.entry[kind] * (size > 0)
             else:
                 load += inst.entry[kind]
         if self.paid is not None:
             if inst.kinds[kind].pays:
                 load = load + self.paid[part]
         elif inst.num_nets:
-            load = self._with_boundaries(load, move, part)
-        bad: Bools = ~valid | (load > search.most)
-        if self.bytes is not None:
-            bad |= self.bytes[part] > inst.kinds[kind].budget_bytes * (1 + 1e-9)
-        if inst.excluded[kind].any():
-            bad |= self.pairs.holds(inst.excluded[kind], uppers, lowers)[part]
-        load[bad] = np.inf
-        result: Floats = load
-        return result
+            self._add_boundaries(load, move, part)
+        load[~self.stages[kind][part] | (load > search.most)] = np.inf
+        return load
 
-    def _with_boundaries(self, load: Floats, move: Move, part: tuple[Ints, ...]) -> Floats:
+    def _add_boundaries(self, load: Floats, move: Move, part: tuple[Ints, ...]) -> None:
+        """Charge loads, in place, with what crosses the boundaries on both sides."""
         rows, columns = part[0][:, 0], part[1][0]
         before = self.pairs.lower.crossing[1][self.lowers][columns, move.source[2]][None, :]
         after = self.pairs.upper.crossing[1][self.uppers[rows], move.target[2]][:, None]
         if self.pairs.stage == self.search.inst.num_stages - 1:
             after = np.zeros_like(after)
         if self.search.inst.problem.overlap:
-            result: Floats = np.maximum(np.maximum(load, before), after)
+            np.maximum(load, before, out=load)
+            np.maximum(load, after, out=load)
         else:
-            result = load + before + after
-        return result
+            load += before
+            load += after
 
 
 def _fresh(size: int) -> State:
