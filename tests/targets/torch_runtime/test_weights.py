@@ -5,7 +5,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from autosplit.targets.templates.torch.pipeline import PipelineError, load_stage, stage_tensors
+from autosplit.targets.templates.torch.pipeline import (
+    PipelineError,
+    load_stage,
+    stage_tensors,
+    tensorfiles,
+)
 from autosplit.targets.templates.torch.pipeline.weights import stage_files, write_files
 
 
@@ -33,6 +38,22 @@ def test_what_is_saved_is_loaded(tmp_path):
         assert torch.equal(other.state_dict()[name], tensor)
     assert torch.equal(other.hidden, one.hidden)
     assert other.b.weight is other.a.weight
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8, torch.bool])
+def test_large_tensors_are_copied_in_pieces(tmp_path, monkeypatch, dtype):
+    monkeypatch.setattr(tensorfiles, "PIECE_BYTES", 10)
+    tensors = {
+        "flat": torch.randn(37).mul(3).to(dtype),
+        "wide": torch.randn(5, 3, 2).mul(3).to(dtype),
+        "number": torch.tensor(3).to(dtype),
+    }
+    save_file(tensors, tmp_path / "a.safetensors")
+    file = tensorfiles.SafetensorsFiles("a", [tmp_path / "a.safetensors"])
+    for name, tensor in tensors.items():
+        found = torch.zeros_like(tensor)
+        file.copy(name, found)
+        assert torch.equal(found, tensor)
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ DTYPES = {
 """Dtypes by their name in a safetensors header."""
 
 INDEX = "model.safetensors.index.json"
+PIECE_BYTES = 64 * 2**20
 _SHOWN = 3
 _DAMAGED = "it is damaged or cut off: copy it again"
 
@@ -136,13 +137,26 @@ class SafetensorsFiles:
         """Return one tensor."""
         return read_one(self.places[name], name)
 
+    def copy(self, name: str, target: Tensor) -> None:
+        """Copy one tensor, a large one in pieces, so that little more than it is in memory."""
+        if self.infos[name].nbytes <= PIECE_BYTES or target.dim() == 0:
+            target.copy_(self.read(name))
+            return
+        rows = max(1, PIECE_BYTES * len(target) // self.infos[name].nbytes)
+        for begin in range(0, len(target), rows):
+            target[begin : begin + rows].copy_(read_one(self.places[name], name, begin, rows))
 
-def read_one(path: Path, name: str) -> Tensor:
-    """Return one tensor of a safetensors file."""
+
+def read_one(path: Path, name: str, begin: int = 0, rows: int | None = None) -> Tensor:
+    """Return one tensor of a safetensors file, or some of its rows."""
     try:
         with safe_open(path, framework="pt") as file:
-            tensor: Tensor = file.get_tensor(name)
-            return tensor
+            found: Tensor = (
+                file.get_tensor(name)
+                if rows is None
+                else file.get_slice(name)[begin : begin + rows]
+            )
+            return found
     except (OSError, SafetensorError) as error:
         raise PipelineError(f"cannot read {path}: {error}") from None
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from .errors import PipelineError
 from .replacing import sync
-from .sharding import local, part_of, whole
+from .sharding import is_divided, local, part_of, whole
 from .tensorfiles import SafetensorsFiles, TensorInfo, listed
 
 Files: TypeAlias = dict[str, dict[str, Tensor] | str]
@@ -89,7 +89,10 @@ def fill(tensors: dict[str, Tensor], path: Path) -> None:
         if found != needed:
             raise PipelineError(f"{path}: {name} is {found}; the stage needs {needed}")
         with torch.no_grad():
-            local(tensor).copy_(part_of(file.read(name), tensor))
+            if is_divided(tensor):
+                local(tensor).copy_(part_of(file.read(name), tensor))
+            else:
+                file.copy(name, tensor)
 
 
 def _hidden_buffers(stage: nn.Module) -> Iterator[tuple[str, Tensor]]:
