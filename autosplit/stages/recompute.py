@@ -1,9 +1,9 @@
 """Which modules of a stage are computed again in backward, for the layers that a plan names.
 
 A plan recomputes layers, and a stage can compute a module call again: what goes into it is kept,
-and what its backward needs is made anew. So that no stage needs more memory than planned, the
-largest modules are taken that the plan recomputes as a whole, and around operations left over
-the module that they are half of or more.
+and what its backward needs is made anew. So that no stage keeps more than planned from forward to
+backward, the largest modules are taken that the plan recomputes as a whole, and around operations
+left over the module that they are half of or more.
 """
 
 from __future__ import annotations

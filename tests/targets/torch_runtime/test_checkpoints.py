@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import resource
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +17,11 @@ from torch import nn
 
 from autosplit.targets.templates.torch.pipeline import PipelineError
 from autosplit.targets.templates.torch.pipeline import checkpoints as module
-from autosplit.targets.templates.torch.pipeline.checkpoints import Checkpoints, found_checkpoints
+from autosplit.targets.templates.torch.pipeline.checkpoints import (
+    Checkpoints,
+    found_checkpoints,
+    resume_point,
+)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -116,9 +123,39 @@ def test_an_error_of_the_background_surfaces_in_the_next_step(stage, tmp_path):
     checkpoints.wait()
 
 
-def test_what_a_killed_run_left_is_removed(stage, tmp_path):
-    (tmp_path / ".step_3.partial").mkdir()
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import torch, torch.distributed as dist
+from torch import nn
+from autosplit.targets.templates.torch.pipeline import checkpoints as module
 
-    checkpoints = made(stage, background=False)
-    checkpoints.save(tmp_path / "step_5", {"step": 5})
-    assert not (tmp_path / ".step_3.partial").exists()
+def half(files, folder):
+    for number, (name, content) in enumerate(files.items()):
+        if folder.name == ".step_2.partial" and number == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        write({name: content}, folder)
+
+write, module.write_files = module.write_files, half
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+stage = nn.Linear(4, 4)
+optimizer = torch.optim.AdamW(stage.parameters())
+checkpoints = module.Checkpoints({0: stage}, optimizer, 0, 1, background=True)
+for step in (1, 2):
+    checkpoints.save(Path(sys.argv[1]) / f"step_{step}", {"step": step})
+    checkpoints.wait()
+"""
+
+
+@pytest.mark.timeout(100)
+def test_a_run_killed_while_it_writes_leaves_the_checkpoint_before(tmp_path):
+    found = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], timeout=90, check=False)
+    assert found.returncode == -signal.SIGKILL
+    assert (tmp_path / ".step_2.partial" / "stage_0.safetensors").is_file()
+    last = resume_point(tmp_path, "auto", False)
+    assert last == tmp_path / "step_1"
+    stage = nn.Linear(4, 4)
+    checkpoints = Checkpoints({0: stage}, torch.optim.AdamW(stage.parameters()), 0, 1)
+    assert checkpoints.load(last) == {"step": 1}
+    checkpoints.save(tmp_path / "step_2", {"step": 2})
+    assert [path.name for path in tmp_path.iterdir()] == ["step_2"]
