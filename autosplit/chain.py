@@ -184,9 +184,8 @@ def _workspace(model: CostModel, groups: Groups, cautious: bool) -> tuple[float,
     memory = model.memory
     needs = [memory.workspace_bytes(group, ()) for group in groups]
     if cautious and not memory.updates_together:
-        for number, members in enumerate(map(set, groups)):
-            states = [state for state in model.graph.states if members.intersection(state.layers)]
-            needs[number] = max(needs[number], memory.update_bytes(states))
+        for number, members in enumerate(groups):
+            needs[number] = max(needs[number], memory.update_bytes(memory.states_of(members)))
     return tuple(map(float, needs))
 
 

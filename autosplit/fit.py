@@ -57,7 +57,8 @@ def refuse_large_layer(
     budget = max(place.budget_bytes for place in places)
     if math.isinf(budget):
         return
-    least = min(model.schedule.in_flight)
+    # A layer that is recomputed keeps its activations for one micro-batch at a time.
+    least = min(model.schedule.in_flight) if request.recompute == "none" else 1
     needs = [model.memory.least_bytes(layer, least) for layer in range(len(model.graph))]
     worst = max(range(len(needs)), key=needs.__getitem__)
     if needs[worst] <= budget:

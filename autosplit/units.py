@@ -146,9 +146,11 @@ def format_seconds(seconds: float) -> str:
     for unit, scale in (("ns", 1e-9), ("µs", 1e-6), ("ms", 1e-3)):
         if abs(seconds) < 999.5 * scale:
             return f"{_three(seconds / scale)} {unit}"
-    if abs(seconds) < 120:
-        return f"{_three(seconds)} s"
-    return f"{seconds / 60:.0f} min"
+    for unit, scale, least in (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 172_800)):
+        if abs(seconds) < least:
+            return f"{seconds / scale:.0f} {unit}" if scale > 1 else f"{_three(seconds)} {unit}"
+    days = seconds / 86_400
+    return f"{days:.0f} days" if abs(days) < 99_999.5 else f"{days:.2g} days"
 
 
 def format_rate(bytes_per_s: float) -> str:
@@ -164,7 +166,9 @@ def format_rate(bytes_per_s: float) -> str:
 def format_share(share: float) -> str:
     """Return a share of one as a percentage: ``"61 %"``, ``"0.4 %"``."""
     percent = 100 * share
-    return f"{percent:.1f} %" if 0.005 < abs(percent) < 9.95 else f"{percent:.0f} %"
+    if percent and abs(percent) < 0.05:
+        return "<0.1 %"
+    return f"{percent:.1f} %" if percent and abs(percent) < 9.95 else f"{percent:.0f} %"
 
 
 def _three(value: float) -> str:

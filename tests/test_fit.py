@@ -89,3 +89,13 @@ def test_without_an_explanation_nothing_is_tried():
             explain=False,
         )
     assert caught.value.hint is None
+
+
+def test_a_layer_that_fits_when_it_is_recomputed_is_not_refused():
+    """Its activations are kept for one micro-batch at a time, not for all in flight."""
+    measured = profile([1.0] * 4, saved_bytes=[10, 400, 10, 10])
+    request = dataclasses.replace(ASK, memory_bytes=1000, schedule="gpipe", microbatches=8)
+    assert "l1 alone needs" in hint(measured, request).cause
+    for recompute in ("auto", "all"):
+        found = plan(measured, dataclasses.replace(request, recompute=recompute))
+        assert max(found.memory_by_rank) <= 1000

@@ -94,6 +94,16 @@ def test_rates_and_shares_are_shown():
     assert units.format_share(0.612) == "61 %"
     assert units.format_share(0.004) == "0.4 %"
     assert units.format_share(0) == "0 %"
+    assert units.format_share(1e-6) == "<0.1 %"
+    assert units.format_share(0.0006) == "0.1 %"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [(119, "119 s"), (200, "3 min"), (7200, "2 h"), (400_000, "5 days"), (1e300, "1.2e+295 days")],
+)
+def test_long_times_have_large_units(seconds, expected):
+    assert units.format_seconds(seconds) == expected
 
 
 @given(st.integers(min_value=0, max_value=2**50))

@@ -8,7 +8,7 @@ for a moment can be more than they were.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -73,6 +73,19 @@ class MemoryModel:
             for stage in sorted({stage_of[layer] for layer in state.layers} or {0}):
                 held[stage].append(state)
         return held
+
+    @cached_property
+    def _states_by_layer(self) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {}
+        for number, state in enumerate(self.graph.states):
+            for layer in state.layers:
+                found.setdefault(layer, []).append(number)
+        return found
+
+    def states_of(self, layers: Iterable[int]) -> list[State]:
+        """Return the states that some layers use, each once."""
+        used = {number for layer in layers for number in self._states_by_layer.get(layer, ())}
+        return [self.graph.states[number] for number in sorted(used)]
 
     @property
     def updates_together(self) -> bool:
@@ -197,7 +210,7 @@ class MemoryModel:
 
     def least_bytes(self, layer: int, in_flight: int) -> int:
         """Return what a stage of this layer alone needs, transfers and inputs left out."""
-        states = [state for state in self.graph.states if layer in state.layers]
+        states = self.states_of([layer])
         activations = in_flight * self.saved_bytes[layer]
         transient = self.transient_bytes([layer], (), states, activations)
         return sum(self.state_bytes(states)) + activations + transient
