@@ -6,34 +6,30 @@ import keyword
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from autosplit.codegen.constants import spell
+from autosplit.codegen.containers import container, repeats, short
 from autosplit.codegen.definitions import Classes, ClassGroup, Definition, member_expr
-from autosplit.codegen.errors import CodegenError
 from autosplit.codegen.expressions import (
     Attribute,
     ClassRef,
-    Comprehension,
-    DictDisplay,
-    Display,
     Expr,
     Invoke,
     Leaf,
     Number,
     Subscript,
     Text,
-    Unary,
     call,
     transform,
 )
 from autosplit.codegen.layout import statement
 from autosplit.codegen.members import Branch, Chain, Child, Layer, Member, State, Tie, frozen_parts
-from autosplit.codegen.originals import counted, position
+from autosplit.codegen.nouns import singular
 from autosplit.codegen.scopes import StageGraph
 from autosplit.codegen.spelling import quote, show
 
 INDENT = " " * 8
+STEP = " " * 4
 
 
 def access(base: Expr, kind: str, name: str) -> Expr:
@@ -84,6 +80,7 @@ class Init:
     def __post_init__(self) -> None:
         self.definition: Definition = self.group.first
         self.slot = 0
+        self.indent = INDENT
         self.made: dict[str, Expr] = {}
         for rel, member in self.definition.members.items():
             self.made[rel] = self._fill(member_expr(self.graph, self.classes.definitions, member))
@@ -92,9 +89,9 @@ class Init:
         """Return the call of the base class's constructor, which gets the layers of a sequence."""
         layers: list[Expr] = []
         if self.definition.tree.kind == "sequence":
-            layers = _repeats([self.made[name] for name in self.definition.tree.children])
+            layers = repeats([self.made[name] for name in self.definition.tree.children])
         constructor = Attribute(call("super"), "__init__")
-        return statement(INDENT, "", Invoke(constructor, tuple(layers)))
+        return statement(self.indent, "", Invoke(constructor, tuple(layers)))
 
     def lines(self) -> list[str]:
         """Return the statements after ``super().__init__()``."""
@@ -119,7 +116,7 @@ class Init:
             self.slot += 1
             return spell(part) if argument is None else Text(argument)
 
-        return _short(transform(expr, leaf))
+        return short(transform(expr, leaf))
 
     # ------------------------------------------------------------ containers
 
@@ -133,16 +130,46 @@ class Init:
     def _contents(self, branch: Branch, target: Expr, rel: str, *, filled: bool) -> Iterator[str]:
         """Make what is in a container; ``filled`` says that it holds its direct members."""
         head = f"{rel}." if rel else ""
+        if filled:
+            yield from self._filled(branch, target, rel)
+            return
         for name, child in branch.children.items():
-            inner = access(target, branch.kind, name)
-            if not isinstance(child, Branch):
-                if not filled:
-                    yield from self._member(branch, target, name, head + name, child)
-            elif not filled:
-                yield from self._branch(child, inner, head + name)
-            elif self._whole(child, head + name) is None:
-                full = child.kind != "module"
-                yield from self._contents(child, inner, head + name, filled=full)
+            if isinstance(child, Branch):
+                yield from self._branch(child, access(target, branch.kind, name), head + name)
+            else:
+                yield from self._member(branch, target, name, head + name, child)
+
+    def _filled(self, branch: Branch, target: Expr, rel: str) -> Iterator[str]:
+        """Make what is in the members of a container, equal ones in a loop."""
+        variable = singular(rel.rpartition(".")[2])
+        names = list(branch.children)
+        written = [self._inside(branch, name, Text(variable), rel) for name in names]
+        start = 0
+        while start < len(names):
+            stop = start + 1
+            while stop < len(names) and written[stop] == written[start]:
+                stop += 1
+            walked = _walked(branch, target, start, stop)
+            if stop - start < 2 or walked is None:
+                stop = start + 1
+                inner = access(target, branch.kind, names[start])
+                yield from self._inside(branch, names[start], inner, rel)
+            elif written[start]:
+                yield from statement(self.indent, f"for {variable} in ", walked, ":")
+                yield from self._inside(branch, names[start], Text(variable), rel, STEP)
+            start = stop
+
+    def _inside(
+        self, branch: Branch, name: str, target: Expr, rel: str, more: str = ""
+    ) -> list[str]:
+        """Return the lines that make what is in one member of a container."""
+        child, inner = branch.children[name], f"{rel}.{name}" if rel else name
+        if not isinstance(child, Branch) or self._whole(child, inner) is not None:
+            return []
+        self.indent += more
+        lines = list(self._contents(child, target, inner, filled=child.kind != "module"))
+        self.indent = self.indent.removesuffix(more)
+        return lines
 
     def _member(
         self, branch: Branch, target: Expr, name: str, rel: str, member: Member
@@ -154,11 +181,13 @@ class Init:
             kept = member.spec.persistent and member.spec.kind == "buffer"
             kwargs = () if kept else (("persistent", Text("False")),)
             register = Attribute(target, "register_buffer")
-            yield from statement(INDENT, "", Invoke(register, (Text(quote(name)), expr), kwargs))
+            yield from statement(
+                self.indent, "", Invoke(register, (Text(quote(name)), expr), kwargs)
+            )
         elif _needs_call(access(target, branch.kind, name)):
             method = "register_parameter" if isinstance(member, State) else "add_module"
             add = Invoke(Attribute(target, method), (Text(quote(name)), expr))
-            yield from statement(INDENT, "", add)
+            yield from statement(self.indent, "", add)
         else:
             yield from self._assign(access(target, branch.kind, name), expr)
 
@@ -167,9 +196,9 @@ class Init:
             assert isinstance(target, Invoke)
             base, name = target.args
             expr = Invoke(Attribute(base, "add_module"), (name, expr))
-            yield from statement(INDENT, "", expr)
+            yield from statement(self.indent, "", expr)
             return
-        yield from statement(INDENT, f"{show(target)} = ", expr)
+        yield from statement(self.indent, f"{show(target)} = ", expr)
 
     # ------------------------------------------------------------ lists
 
@@ -180,7 +209,7 @@ class Init:
         parts = [self._part(child, f"{rel}.{name}") for name, child in branch.children.items()]
         if any(part is None for part in parts):
             return None
-        return _container(branch.kind, list(branch.children), [p for p in parts if p is not None])
+        return container(branch.kind, list(branch.children), [p for p in parts if p is not None])
 
     def _part(self, child: Branch | Member, rel: str) -> Expr | None:
         if isinstance(child, Branch):
@@ -195,7 +224,7 @@ class Init:
             self._part(child, f"{rel}.{name}") or self._placeholder(child, f"{rel}.{name}")
             for name, child in branch.children.items()
         ]
-        return _container(branch.kind, list(branch.children), parts)
+        return container(branch.kind, list(branch.children), parts)
 
     def _placeholder(self, child: Branch | Member, rel: str) -> Expr:
         return self._empty(child, rel) if isinstance(child, Branch) else call("nn.Module")
@@ -208,7 +237,7 @@ class Init:
             for part in name.split("."):
                 owner = access(owner, "module", part)
             freeze = Invoke(Attribute(owner, "requires_grad_"), (Text("False"),))
-            yield from statement(INDENT, "", freeze)
+            yield from statement(self.indent, "", freeze)
 
     def _tie(self, rel: str, member: Tie) -> Iterator[str]:
         source = self.deep_path(member.source)
@@ -219,7 +248,7 @@ class Init:
             return
         register = Attribute(self.deep_path(owner), "register_buffer")
         kwargs = () if spec.persistent else (("persistent", Text("False")),)
-        yield from statement(INDENT, "", Invoke(register, (Text(quote(name)), source), kwargs))
+        yield from statement(self.indent, "", Invoke(register, (Text(quote(name)), source), kwargs))
 
     def deep_path(self, name: str) -> Expr:
         """Return how the stage reaches any name, through its classes."""
@@ -261,99 +290,17 @@ def deep_path(
     return expr
 
 
+def _walked(branch: Branch, target: Expr, start: int, stop: int) -> Expr | None:
+    """Return what a loop over members of a container runs over."""
+    count = len(branch.children)
+    if branch.kind == "dict" and (start, stop) == (0, count):
+        return Invoke(Attribute(target, "values"))
+    if branch.kind != "list":
+        return None
+    if (start, stop) == (0, count):
+        return target
+    return Subscript(target, (Text(f"{start or ''}:{stop if stop < count else ''}"),))
+
+
 def _needs_call(target: Expr) -> bool:
     return isinstance(target, Invoke)
-
-
-def _container(kind: str, names: list[str], parts: list[Expr]) -> Expr:
-    owner = {
-        "list": "nn.ModuleList",
-        "dict": "nn.ModuleDict",
-        "parameter list": "nn.ParameterList",
-        "parameter dict": "nn.ParameterDict",
-    }.get(kind)
-    if owner is None:
-        raise CodegenError(f"no container of kind {kind!r}")
-    if kind.endswith("list"):
-        return call(owner, _list(parts))
-    return call(owner, _dict(names, parts))
-
-
-def _runs(parts: list[Expr], names: list[str] | None = None) -> Iterator[tuple[int, int]]:
-    """Yield ``(start, stop)`` of stretches of like parts under consecutive names."""
-    start = 0
-    for at in range(1, len(parts) + 1):
-        follows = at < len(parts) and _alike(parts[start], parts[at], at - start)
-        if follows and names is not None:
-            before, name = names[at - 1], names[at]
-            follows = before.isdigit() and name.isdigit() and int(name) == int(before) + 1
-        if not follows:
-            yield start, at
-            start = at
-
-
-def _alike(first: Expr, other: Expr, distance: int) -> bool:
-    """Say whether parts are equal, or modules of the model so far from one another in a list."""
-    found, there = position(first), position(other)
-    if found is None or there is None:
-        return first == other
-    return there == (found[0], found[1] + distance)
-
-
-def _repeated(kind: Literal["list", "bare"], part: Expr, count: int) -> Comprehension:
-    """Return ``count`` parts like ``part`` as a comprehension."""
-    found = position(part)
-    if found is None:
-        return Comprehension(kind, part, "_", _range(0, count))
-    head, first = found
-    return Comprehension(kind, counted(head, "i"), "i", _range(first, first + count))
-
-
-def _list(parts: list[Expr]) -> Expr:
-    runs = list(_runs(parts))
-    if len(runs) == 1 and len(parts) > 1:
-        return _repeated("list", parts[0], len(parts))
-    return Display("list", tuple(_repeats(parts)))
-
-
-def _repeats(parts: list[Expr]) -> list[Expr]:
-    """Return parts with stretches of equal ones as ``*(part for _ in range(n))``."""
-    items: list[Expr] = []
-    for start, stop in _runs(parts):
-        if stop - start < 2:
-            items.append(parts[start])
-        else:
-            repeat = _repeated("bare", parts[start], stop - start)
-            items.append(Unary("*", Invoke(Text(""), (repeat,))))
-    return items
-
-
-def _short(expr: Expr) -> Expr:
-    """Return a constructor with equal parts of each ``nn.Sequential`` in it said once."""
-    match expr:
-        case Invoke(Attribute(Text("nn"), "Sequential") as function, args, ()):
-            return Invoke(function, tuple(_repeats([_short(arg) for arg in args])))
-    return expr
-
-
-def _dict(names: list[str], parts: list[Expr]) -> Expr:
-    runs = list(_runs(parts, names))
-    pairs: list[tuple[Expr | None, Expr]] = []
-    for start, stop in runs:
-        if stop - start < 2:
-            pairs.append((Text(quote(names[start])), parts[start]))
-            continue
-        key = call("str", Text("i"))
-        first = int(names[start])
-        found = position(parts[start])
-        part = parts[start] if found is None else counted(found[0], "i")
-        spread = Comprehension("dict", part, "i", _range(first, first + stop - start), key)
-        if len(runs) == 1:
-            return spread
-        pairs.append((None, spread))
-    return DictDisplay(tuple(pairs))
-
-
-def _range(start: int, stop: int) -> Expr:
-    bounds = (stop,) if start == 0 else (start, stop)
-    return call("range", *(Text(str(bound)) for bound in bounds))

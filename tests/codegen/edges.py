@@ -232,9 +232,9 @@ class Recurrent(nn.Module):
 class Dense(nn.Module):
     """Every layer reads all results before it."""
 
-    def __init__(self) -> None:
+    def __init__(self, depth: int = 5) -> None:
         super().__init__()
-        self.cells = nn.ModuleList(nn.Linear(WIDTH * (i + 1), WIDTH) for i in range(5))
+        self.cells = nn.ModuleList(nn.Linear(WIDTH * (i + 1), WIDTH) for i in range(depth))
 
     def forward(self, x: Tensor) -> Tensor:
         seen = [x]

@@ -8,8 +8,9 @@ import sys
 import pytest
 import torch
 
-from sample_models import gpt
-from tests.codegen.chain import ROOT, Chain, from_module, make
+from sample_models import encoder_decoder, gpt, moe, resnet
+from tests.codegen.chain import ROOT, Chain, compare, from_module, make
+from tests.codegen.edges import WIDTH, Dense
 
 
 def stages(depth: int) -> Chain:
@@ -20,19 +21,68 @@ def stages(depth: int) -> Chain:
     return make(loaded, at=(f"blocks.{depth // 2}",))
 
 
+def moe_stages(depth: int) -> Chain:
+    loaded = from_module(
+        moe.build(width=8, heads=2, layers=depth),
+        (),
+        moe.example_inputs(2),
+        symbols={(0, 0): "batch", (0, 1): "seq"},
+    )
+    return make(loaded, at=(f"blocks.{depth // 2}",))
+
+
+def resnet_stages(depth: int) -> Chain:
+    loaded = from_module(resnet.build((4, 8), depth // 2), resnet.example_inputs(2))
+    return make(loaded, at=(f"blocks.{depth // 2}",))
+
+
+def encoder_decoder_stages(depth: int) -> Chain:
+    model = encoder_decoder.build(width=8, heads=2, encoder_layers=depth, decoder_layers=depth)
+    loaded = from_module(model, encoder_decoder.example_inputs(2))
+    return make(loaded, at=(f"encoder.{depth // 2}", f"decoder.{depth // 2}"))
+
+
+def dense_stages(depth: int) -> Chain:
+    return make(from_module(Dense(depth), (torch.randn(2, WIDTH),)), at=(f"cells.{depth // 2}",))
+
+
+MODELS = {
+    "gpt": stages,
+    "moe": moe_stages,
+    "resnet": resnet_stages,
+    "encoder_decoder": encoder_decoder_stages,
+    "dense": dense_stages,
+}
+
+
+def lengths(name: str, depth: int) -> list[int]:
+    return [source.text.count("\n") for source in MODELS[name](depth).sources]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_eighty_blocks_are_as_long_as_four() -> None:
-    lengths = []
-    for depth in (4, 24, 80):
-        sources = stages(depth).sources
-        lengths.append([source.text.count("\n") for source in sources])
-    assert lengths[0] == lengths[1] == lengths[2]
+@pytest.mark.parametrize("depth", [24, 80])
+@pytest.mark.parametrize("name", MODELS)
+def test_many_blocks_are_as_long_as_four(name: str, depth: int) -> None:
+    few, many = lengths(name, 4), lengths(name, depth)
+    assert all(abs(a - b) <= 5 for a, b in zip(few, many, strict=True)), (few, many)
 
 
-def test_eight_blocks_are_as_long_as_four() -> None:
-    four, eight = stages(4).sources, stages(8).sources
-    assert [s.text.count("\n") for s in four] == [s.text.count("\n") for s in eight]
+@pytest.mark.parametrize("name", ["gpt", "moe"])
+def test_eight_blocks_are_as_long_as_four(name: str) -> None:
+    four, eight = lengths(name, 4), lengths(name, 8)
+    assert all(abs(a - b) <= 5 for a, b in zip(four, eight, strict=True)), (four, eight)
+
+
+@pytest.mark.parametrize("name", ["moe", "dense"])
+def test_long_lists_cross_a_cut_exactly(name: str) -> None:
+    chain = MODELS[name](8)
+    assert not [note for source in chain.sources for note in source.rewrites if note.kind == "flat"]
+    assert "*values" in chain.sources[1].text
+    for train in (True, False):
+        found = compare(chain, train=train, batch_size=3)
+        assert found.output == 0
+        assert max(found.gradient.values(), default=0) == 0
 
 
 def test_text_does_not_depend_on_hash_seeds() -> None:
