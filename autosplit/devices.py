@@ -140,6 +140,31 @@ class Devices:
                         known.add(entry)
                         heapq.heappush(waiting, entry)
 
+    def refuse_copies(self, ranks: int) -> None:
+        """Refuse several copies of a pipeline of ``ranks`` devices, but on devices all alike.
+
+        Raises
+        ------
+        UsageError
+            If the copies would differ, or there are too few devices for them.
+        """
+        copies, count = self.fallback.replicas, len(self.cluster.devices)
+        if copies == 1:
+            return
+        if len(self.classes()) > 1:
+            raise UsageError(
+                "copies of a pipeline are for devices that are all alike",
+                cause="those of the cluster differ, or their links do",
+                hint="plan one pipeline over all of them: leave out --data-parallel",
+            )
+        if copies * ranks > count:
+            raise UsageError(
+                f"{copies} copies of {ranks} ranks, but the cluster has {count} devices",
+                hint=f"take at most {count // copies} stages"
+                if count >= copies
+                else f"take at most {count} copies",
+            )
+
     def kinds(
         self, mix: Sequence[int], groups: Sequence[Sequence[int]], recompute_all: bool
     ) -> tuple[tuple[DeviceKind, ...], tuple[tuple[Link, ...], ...]]:

@@ -240,6 +240,7 @@ def ordered_model(
         return model
     devices = Devices(request.cluster, request, times or {})
     next(devices.mixes(model.schedule.ranks))
+    devices.refuse_copies(model.schedule.ranks)
     named = {device.name: device for device in request.cluster.devices}
     ordered = [named[name] for name in order] or list(request.cluster.devices)
     places, links = devices.in_order(model.schedule, ordered)

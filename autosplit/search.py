@@ -130,10 +130,15 @@ def search(profiles: Sequence[Profile], request: PlanRequest, space: Space) -> S
     tried.sort(key=lambda each: _rank(each[1]))
     best = runs.refined(*tried[0])
     if best.plan is None:
+        error = runs.errors.get((best.microbatch_size, best.request))
+        if isinstance(error, UsageError):
+            # The wish is at fault, not the devices.
+            raise error
         raise InfeasibleError(
             f"no way to train a batch of {space.global_batch} on {space.devices} devices",
             cause=best.reason,
-            hint="give more or larger devices, or profile a smaller --batch-size",
+            hint=(error and error.hint)
+            or "give more or larger devices, or profile a smaller --batch-size",
         )
     explained = (best, *(_explained(other, best) for _, other in tried[1:]))
     return SearchResult(explained, space.notes(measured, request))
@@ -174,6 +179,7 @@ class _Search:
         self.fastest: list[float] = []
         # Configurations that fit without any care for memory.
         self.roomy: set[tuple[int, PlanRequest]] = set()
+        self.errors: dict[tuple[int, PlanRequest], AutosplitError] = {}
 
     @property
     def left_s(self) -> float:
@@ -239,6 +245,7 @@ class _Search:
             request = replace(candidate.request, time_limit_s=limit_s, gap=gap)
             found = plan(measured.profile, request, explain=False)
         except AutosplitError as error:
+            self.errors[candidate.microbatch_size, candidate.request] = error
             reason = error.message if error.cause is None else f"{error.message}: {error.cause}"
             return replace(candidate, reason=reason, outcome="impossible")
         speed = self.global_batch / found.step_s if found.step_s else 0.0

@@ -99,3 +99,12 @@ def test_a_kind_may_have_a_profile_of_its_own():
     assert [stage.device for stage in found.stages] == ["b", "a"]
     assert found.bottleneck_s == pytest.approx(6.0)
     assert math.isclose(found.single_s, 8 * 21)
+
+
+def test_copies_have_devices_of_their_own():
+    alike = Cluster(tuple(Device(f"d{index}") for index in range(4)))
+    assert plan(profile([1.0] * 6), 2, cluster=alike, replicas=2)
+    with pytest.raises(UsageError, match="3 copies of 2 ranks, but the cluster has 4 devices"):
+        plan(profile([1.0] * 6), 2, cluster=alike, replicas=3)
+    with pytest.raises(UsageError, match="devices that are all alike"):
+        plan(profile([1.0] * 6), 1, cluster=mixed(1.0, 2.0), replicas=2)

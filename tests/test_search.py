@@ -136,3 +136,14 @@ def test_nothing_is_recomputed_where_everything_fits():
     )
     outcomes = {each.outcome for each in found.candidates if each.request.recompute == "auto"}
     assert outcomes == {"same"}
+
+
+def test_a_wish_at_fault_is_told_as_such():
+    """More or larger devices would not help against a name that fits no layer."""
+    for wish in ({"pins": (("nope", 0),)}, {"pins": (("l1", 9),)}, {"granularity": "op"}):
+        with pytest.raises(UsageError):
+            search([sized(1)], dataclasses.replace(ANY, **wish), devices=2, global_batch=4)
+    apart = dataclasses.replace(ANY, apart=(("l0", "l1"), ("l1", "l2")))
+    with pytest.raises(InfeasibleError) as caught:
+        search([sized(1)], apart, devices=2, global_batch=4, stages=2)
+    assert "leave out" in caught.value.hint

@@ -306,7 +306,7 @@ def _request(gpus: int | None, wishes: dict[str, Any]) -> PlanRequest:
     if wishes["boundaries"]:
         stages = stages or len(wishes["boundaries"]) + 1
     if wishes["cluster"] is not None:
-        stages = stages or len(wishes["cluster"].devices)
+        stages = stages or max(1, len(wishes["cluster"].devices) // wishes["replicas"])
     if stages is None:
         raise UsageError(
             "how many stages?", hint="give --stages or --gpus, or --gpus with --global-batch"

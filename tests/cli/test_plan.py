@@ -248,6 +248,12 @@ def test_boundaries_and_clusters_say_how_many_stages(run, asked, profile_file, f
     assert len(asked[1][1].cluster.devices) == 3
 
 
+def test_copies_share_the_devices_of_a_cluster(run, asked, profile_file, folder):
+    (folder / "cluster.toml").write_text('[[device]]\nkind = "a100"\ncount = 6\n')
+    run("plan", profile_file, "--cluster", "cluster.toml", "--data-parallel", "3")
+    assert (asked[0][1].stages, asked[0][1].replicas) == (2, 3)
+
+
 def test_a_cluster_at_fault_is_told_with_its_place(run, asked, profile_file, folder):
     (folder / "cluster.toml").write_text("[[device]]\nspeed = -1\n")
     result = run("plan", profile_file, "--cluster", "cluster.toml")
