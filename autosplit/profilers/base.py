@@ -32,6 +32,9 @@ class ProfileOptions:
         other programs on the machine do not disturb; with more, wall time.
     min_repetitions, max_repetitions
         How often every layer is timed at least, and at most.
+    min_samples
+        Samples that the layers with nine tenths of the time have at least; those that are alike
+        share theirs, so that deep models need few repetitions.
     precision
         Repeat until the sum of all layers is known to this share (with a confidence of 90 %).
     max_seconds
@@ -57,8 +60,9 @@ class ProfileOptions:
 
     device: str = "auto"
     threads: int = 1
-    min_repetitions: int = 10
+    min_repetitions: int = 3
     max_repetitions: int = 40
+    min_samples: int = 10
     precision: float = 0.02
     max_seconds: float = 120.0
     inference: bool = False

@@ -78,7 +78,7 @@ def compare(
         outputs = trace.program.outputs
         chain = StageChain(stages, setting.inputs, not options.inference, outputs)
         rounds = journal.records(Round)
-        session.repetition()
+        session.lead()
         chain.run(setting.clock)
         while len(rounds) < least:
             progress(len(rounds), least, "exported code")

@@ -221,7 +221,6 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 def _no_collection() -> Iterator[None]:
     """Keep the garbage collector out of what is timed."""
     enabled = gc.isenabled()
-    gc.collect()
     gc.disable()
     try:
         yield

@@ -23,6 +23,7 @@ from autosplit.profilers.statistics import (
     classes_of,
     drift,
     error_bound,
+    pooled,
     timings,
 )
 from autosplit.profilers.watches import MemoryWatch, SavedWatch, TimingWatch
@@ -30,11 +31,11 @@ from autosplit.profilers.whole import WholeStep
 from autosplit.types import Timing
 from autosplit.units import format_share
 
-_WARM_UP_PASSES = 1
-"""Timed passes that are thrown away, after the two passes that look at memory."""
+_SPLIT_SAMPLES = 3
+"""Samples of the backward by inputs alone, of the layers that take most of the time."""
 
-_EXTRA_REPETITIONS = 3
-"""Repetitions that also look at input gradients alone, and at the first micro-batch of a step."""
+_WHOLE_EVERY = 3
+"""Repetitions of the layers to one of the whole step."""
 
 
 def choose_clock(device: torch.device, threads: int) -> Clock:
@@ -79,6 +80,14 @@ class Repetition:
     frequency_mhz: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """What is learnt while a step warms up; as in ``Repetition``."""
+
+    backward_input: tuple[float, ...] = ()
+    first: tuple[float, float] | None = None
+
+
 @dataclass
 class SampleSet:
     """Seconds of every repetition."""
@@ -112,6 +121,17 @@ class SampleSet:
     def first(self) -> list[tuple[float, float]]:
         """Forward and backward seconds of the first micro-batch of a step."""
         return [each.first for each in self.repetitions if each.first is not None]
+
+    def per_repetition(self, classes: Classes) -> int:
+        """Return how many samples a repetition gives of the layers that take most."""
+        return pooled(self.forward + self.backward, classes)
+
+    def lacks_split(self, classes: Classes) -> bool:
+        """Tell whether more backwards by inputs alone are needed."""
+        if not self.repetitions:
+            return True
+        split = sum(bool(each.backward_input) for each in self.repetitions)
+        return split * self.per_repetition(classes) < _SPLIT_SAMPLES
 
     def error_bound(self, classes: Classes) -> float:
         """Return the bound on the error of the sum over all layers, both ways."""
@@ -206,26 +226,33 @@ class Session:
 
         Repetitions that the journal holds are taken from there, new ones are added to it.
         """
-        options = self._options
         samples = SampleSet(journal.records(Repetition))
         classes = classes_of(self.keys())
         begin = time.monotonic()
-        warm_up = _WARM_UP_PASSES
+        warm = False
         while True:
             bound = samples.error_bound(classes) if len(samples) > 1 else 1.0
             report(len(samples), f"precision {format_share(bound)}")
-            late = time.monotonic() - begin > options.max_seconds
-            enough = len(samples) >= options.min_repetitions and (
-                bound <= options.precision or late
-            )
-            if enough or len(samples) >= options.max_repetitions:
+            if self._enough(samples, classes, bound, time.monotonic() - begin):
                 return samples
-            while warm_up > 0:
-                self.repetition()
-                warm_up -= 1
-            repetition = self.repetition(extra=len(samples) < _EXTRA_REPETITIONS)
+            split = self.step.training and samples.lacks_split(classes)
+            lead = self.lead() if split or not warm else None
+            warm = True
+            repetition = self.repetition(
+                lead if split else None, whole=len(samples) % _WHOLE_EVERY == 0
+            )
             samples.repetitions.append(repetition)
             journal.append(repetition)
+
+    def _enough(self, samples: SampleSet, classes: Classes, bound: float, spent_s: float) -> bool:
+        """Tell whether the layers are known well enough, or a limit is reached."""
+        options, count = self._options, len(samples)
+        if count >= options.max_repetitions or count < options.min_repetitions:
+            return count >= options.max_repetitions
+        if spent_s > options.max_seconds:
+            return True
+        known = samples.per_repetition(classes) * count >= options.min_samples
+        return known and bound <= options.precision
 
     def keys(self) -> list[tuple[str, tuple[bool, ...]]]:
         """Return what must be equal for layers to be pooled: structure and flow of gradients."""
@@ -237,30 +264,38 @@ class Session:
             for piece in self.step.pieces
         ]
 
-    def repetition(self, *, extra: bool = False) -> Repetition:
-        """Time all layers, then the whole step; note wall against CPU time.
+    def lead(self) -> Lead:
+        """Run layers and whole once, which warms them up, and learn what one pass can tell.
 
-        With ``extra`` also time backwards without gradients of parameters, and the first
-        micro-batch of a step.
+        In training these are a backward without gradients of parameters, and the first
+        micro-batch of a step, which finds no gradients to add to.
+        """
+        if not self.step.training:
+            self._timed()
+            if self._whole is not None:
+                self._whole.run(self._clock)
+            return Lead()
+        return Lead(tuple(self._timed(weights=False)[1]), self._first())
+
+    def repetition(self, lead: Lead | None = None, *, whole: bool = True) -> Repetition:
+        """Time all layers, then perhaps the whole step; note wall against CPU time.
+
+        What ``lead`` has learnt is noted with it.
         """
         wall, cpu = time.perf_counter(), time.process_time()
         forward, backward, empty = self._timed()
         issued = (self._clock.host_s, self._clock.device_s)
-        whole = None if self._whole is None else self._whole.run(self._clock)
-        split: list[float] = []
-        first = None
-        if extra and self.step.training:
-            split = self._timed(weights=False)[1]
-            first = self._first()
+        step = self._whole.run(self._clock) if whole and self._whole is not None else None
+        known = lead or Lead()
         return Repetition(
             tuple(forward),
             tuple(backward),
             tuple(empty),
-            whole,
+            step,
             time.perf_counter() - wall,
             time.process_time() - cpu,
-            tuple(split),
-            first,
+            known.backward_input,
+            known.first,
             *issued,
             self._clock.frequency_mhz(),
         )

@@ -19,6 +19,8 @@ Classes: TypeAlias = Sequence[Sequence[int]]
 
 CONFIDENCE = 0.9
 _RESAMPLES = 200
+_MOST = 0.9
+"""Share of the time in which rare layers are not looked for."""
 
 
 def classes_of(keys: Sequence[Hashable]) -> list[list[int]]:
@@ -38,6 +40,19 @@ def timings(samples: Samples, classes: Classes) -> list[Timing]:
         timing = Timing(float(middle), float(high - low), int(pooled.size))
         found.update((member, timing) for member in members)
     return [found[place] for place in range(samples.shape[1])]
+
+
+def pooled(samples: Samples, classes: Classes) -> int:
+    """Return how many samples one repetition gives of each layer that matters.
+
+    That is the size of a class such that classes of this size or larger have most of the time.
+    """
+    total = left = float(np.median(samples, axis=0).sum())
+    for members in sorted(classes, key=len, reverse=True):
+        left -= float(np.median(samples[:, members], axis=0).sum())
+        if left <= (1 - _MOST) * total:
+            return len(members)
+    return 1
 
 
 def error_bound(samples: Samples, classes: Classes) -> float:

@@ -19,7 +19,9 @@ from tests.profilers.models import Function, residual
 from tests.profilers.recorded_cuda import RecordedCuda
 
 CPU = torch.device("cpu")
-OPTIONS = ProfileOptions(device="cpu", min_repetitions=3, max_repetitions=6, precision=0.5)
+OPTIONS = ProfileOptions(
+    device="cpu", min_repetitions=3, max_repetitions=6, min_samples=3, precision=0.5
+)
 
 
 def session(clock: Clock, options: ProfileOptions = OPTIONS) -> Session:
@@ -109,15 +111,34 @@ def test_what_a_gpu_tells_beside_its_times_is_noted() -> None:
 
 
 def test_some_repetitions_look_at_input_gradients_and_the_first_micro_batch() -> None:
-    subject = session(CpuClock(1), dataclasses.replace(OPTIONS, min_repetitions=5))
+    options = dataclasses.replace(OPTIONS, min_repetitions=5, max_repetitions=5)
+    subject = session(CpuClock(1), options)
     samples = subject.times(lambda done, what: None, Journal())
     extra = [bool(each.backward_input) for each in samples.repetitions]
     assert extra == [True] * 3 + [False] * 2
     assert [each.first is not None for each in samples.repetitions] == extra
+    assert [each.whole is not None for each in samples.repetitions] == [
+        True,
+        False,
+        False,
+        True,
+        False,
+    ]
     # The first layer takes nothing that wants a gradient.
     assert samples.repetitions[0].backward_input[0] == 0
     assert min(samples.repetitions[0].backward_input[1:]) > 0
     assert all(tensor.grad is not None for tensor in subject.step.pieces[0].parameters)
+
+
+def test_layers_have_enough_samples_however_equal_those_are() -> None:
+    options = dataclasses.replace(OPTIONS, min_samples=5)
+    subject = session(CudaClock(torch.device("cuda", 0), RecordedCuda()), options)
+    assert len(subject.times(lambda done, what: None, Journal())) == 5
+    subject = session(
+        CudaClock(torch.device("cuda", 0), RecordedCuda()),
+        dataclasses.replace(options, max_seconds=0.0),
+    )
+    assert len(subject.times(lambda done, what: None, Journal())) == 3
 
 
 def test_a_gradient_of_weights_is_what_that_of_inputs_leaves() -> None:

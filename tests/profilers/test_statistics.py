@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autosplit.profilers.statistics import classes_of, drift, error_bound, timings
+from autosplit.profilers.statistics import classes_of, drift, error_bound, pooled, timings
 
 
 def test_layers_that_are_alike_share_their_samples() -> None:
@@ -44,3 +44,11 @@ def test_the_bound_covers_the_error_it_promises() -> None:
 def test_drift_compares_the_last_third_with_the_first() -> None:
     assert drift(np.array([1.0, 1.0, 5.0, 5.0, 1.2, 1.2])) == pytest.approx(0.2)
     assert drift(np.array([1.0])) == 0.0
+
+
+def test_a_repetition_gives_as_many_samples_as_most_layers_have_fellows() -> None:
+    samples = np.array([[1.0, 1.0, 1.0, 0.2, 0.05]] * 2)
+    assert pooled(samples, [[0, 1, 2], [3, 4]]) == 3
+    assert pooled(samples, [[0, 1], [2], [3, 4]]) == 1
+    assert pooled(samples, [[0, 1], [2, 3], [4]]) == 2
+    assert pooled(np.zeros((2, 2)), [[0, 1]]) == 2
