@@ -86,10 +86,9 @@ class Stage0(nn.Module):
         self.blocks = nn.ModuleList(
             [*(Block() for _ in range(2)), *(nn.Module() for _ in range(2))]
         )
-        self.blocks[2].experts = nn.Module()
-        self.blocks[2].experts.exploration = nn.Linear(32, 4, bias=False)
-        self.blocks[3].experts = nn.Module()
-        self.blocks[3].experts.exploration = nn.Linear(32, 4, bias=False)
+        for block in self.blocks[2:]:
+            block.experts = nn.Module()
+            block.experts.exploration = nn.Linear(32, 4, bias=False)
 
     def forward(self, ids):
         seq = ids.shape[1]
