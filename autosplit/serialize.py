@@ -15,6 +15,7 @@ import os
 import tempfile
 import types
 import typing
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union
 
@@ -292,12 +293,20 @@ def load(kind: type[T], path: str | os.PathLike[str]) -> T:
     return loads(kind, read_text(path), str(path))
 
 
-def refuse_existing(path: str | os.PathLike[str], force: bool) -> None:
-    """Refuse to replace ``path`` unless ``force``: called before any work starts."""
+def refuse_existing(
+    path: str | os.PathLike[str], force: bool, inputs: Iterable[str | os.PathLike[str]] = ()
+) -> None:
+    """Refuse to replace ``path`` unless ``force``, and ``inputs`` ever: called before any work."""
     try:
+        lost = Path(path).resolve() in {Path(other).resolve() for other in inputs}
         exists = Path(path).exists()
     except OSError as error:
         raise AutosplitError(f"cannot write {path}", cause=error.strerror) from None
+    if lost:
+        raise AutosplitError(
+            f"{path} is another file of this command, and would be lost",
+            hint="name another file to write",
+        )
     if exists and not force:
         raise AutosplitError(f"{path} exists", hint="pass --force to replace it")
 

@@ -70,7 +70,7 @@ def fit_factors(
 ) -> None:
     """Fit to PROFILE which share of a device's peak each family of operators reaches."""
     expect(profile, PROFILE)
-    refuse_existing(output, force)
+    refuse_existing(output, force, (profile,))
     device, found = workflow.fit_device(profile, name)
     dump_text(found.factors.to_toml(), output, force=force)
     if as_json:

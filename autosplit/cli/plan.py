@@ -242,7 +242,7 @@ def command(
     if output is None and not as_json:
         output = Path("plan.json")
     if output is not None:
-        refuse_existing(output, force)
+        refuse_existing(output, force, (*files, *(other for _, other in profiles)))
     if global_batch is None:
         _refuse_more_than_one(files)
         wishes["replicas"] = copies or 1

@@ -144,7 +144,7 @@ def command(
         on_meta=on_meta,
     )
     workflow.check(ref, options)
-    refuse_existing(output, force)
+    refuse_existing(output, force, (model.rpartition(":")[0],))
     sizes = _sizes(batch_size, seq_len)
     partial = output.with_name(f"{output.name}.partial")
     if partial.exists():

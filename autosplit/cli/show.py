@@ -52,9 +52,10 @@ def command(
     """
     if as_csv and as_json:
         raise UsageError("--csv and --json are two forms of one output", hint="give one of them")
-    for path in (trace, dot):
-        if path is not None:
-            refuse_existing(path, force)
+    if trace is not None:
+        refuse_existing(trace, force, (file,))
+    if dot is not None:
+        refuse_existing(dot, force, (file,) if trace is None else (file, trace))
     expect(file, PROFILE, PLAN, EXPORT)
     shown = workflow.read(file)
     if other is not None:
