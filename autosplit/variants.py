@@ -111,11 +111,8 @@ def in_file_order(
 
 def least_s(model: CostModel, devices: Devices) -> float:
     """Return an objective that no plan beats, whichever devices it uses."""
-    places = [devices.place(device) for device in devices.cluster.devices]
-    times = min((place.times or model.times for place in places), key=lambda each: each.total_s)
-    fastest = sorted(places, key=lambda place: -place.speed)[: model.schedule.stages]
-    alike = tuple(replace(place, times=times) for place in fastest)
-    return replace(model, places=alike).even_bound_s()
+    places = tuple(devices.place(device) for device in devices.cluster.devices)
+    return replace(model, places=places * model.schedule.chunks).even_bound_s()
 
 
 def _posing(

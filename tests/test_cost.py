@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autosplit import chain, graph, planner
+from autosplit.cost.times import LayerTimes
 from autosplit.solvers.evaluate import evaluate
 from autosplit.types import PlanRequest, ValueProfile
 from tests.builders import profile, random_profile
@@ -343,6 +344,35 @@ def test_groups_of_layers_cost_what_their_layers_cost(seed, count):
     assert evaluate(problem, by_group).objective_s == pytest.approx(
         priced.evaluate(stage_of).objective_s
     )
+
+
+@settings(deadline=None)
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from([("1f1b", 2), ("1f1b", 4), ("interleaved", 4), ("zbv", 4)]),
+    st.sampled_from(["step", "bottleneck"]),
+)
+def test_no_plan_is_below_the_even_bound(seed, schedule, objective):
+    rng = random.Random(seed)
+    measured = random_profile(seed, 7)
+    offset_s = rng.choice([0.0, 0.25])
+    whole = dataclasses.replace(measured.whole, offset_s=offset_s)
+    built = graph.build(dataclasses.replace(measured, whole=whole))
+    request = PlanRequest(schedule[1], 4, schedule=schedule[0], objective=objective)
+    priced = planner.cost_model(built, request)
+    other = LayerTimes(graph.build(random_profile(seed + 1, 7)))
+    places = tuple(
+        dataclasses.replace(place, speed=rng.choice([1.0, 2.0]), times=rng.choice([None, other]))
+        for place in priced.places
+    )
+    mixed = dataclasses.replace(priced, places=places)
+    for each in (priced, mixed):
+        found = each.evaluate(random_stages(built, schedule[1], rng))
+        assert each.even_bound_s() <= found.objective_s * (1 + 1e-12)
+
+
+def test_the_longest_layer_bounds_what_is_shared_evenly():
+    assert model(profile([1, 9]), 2, objective="bottleneck").even_bound_s() == 27
 
 
 def test_no_budget_means_no_memory_in_the_problem():

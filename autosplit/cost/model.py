@@ -249,15 +249,22 @@ class CostModel:
     def even_bound_s(self) -> float:
         """Return the objective if all ranks had equal loads and transfers were free.
 
-        No plan is better: a sum of loads is at least the work, the largest at least its share.
+        No plan is better: a sum of loads is at least the work, the largest at least its share,
+        and at least the longest layer with the entries of its rank. Of more places than stages
+        any may be taken.
         """
-        work = min((place.times or self.times).total_s for place in self.places)
-        speeds = [place.speed for place in self.places]
-        share = work * self.schedule.chunks / math.fsum(speeds)
+        chunks = self.schedule.chunks
+        speeds = sorted((each.speed for each in self.places), reverse=True)[: self.schedule.stages]
+        kinds = {id(times): times for times in (each.times or self.times for each in self.places)}
+        passes = [zip(each.forward_s, each.backward_s, strict=True) for each in kinds.values()]
+        layers = [min(map(sum, each)) for each in zip(*passes, strict=True)]
+        entry = min(math.fsum(times.entry_s) for times in kinds.values())
+        work = math.fsum(layers) + self.schedule.stages * entry
+        longest = (max(layers) + chunks * entry) / max(speeds)
+        largest = max(work * chunks / math.fsum(speeds), longest)
         if self.objective == "bottleneck":
-            return share
-        passing = work / max(speeds) / self.schedule.chunks
-        return (self.schedule.microbatches - 1) * share + passing
+            return largest
+        return (self.schedule.microbatches - 1) * largest + work / max(speeds) / chunks
 
     def rank_bytes(self, cost: PlanCost) -> tuple[int, ...]:
         """Return the peak memory of each rank: the sum over its stages."""
