@@ -78,6 +78,14 @@ def batches(batch_size: int) -> Iterator[tuple[Any, tuple[Any, ...]]]:
                 raise ValueError("a broken file")
             if what == "stop":
                 os.kill(os.getppid(), signal.SIGTERM)
+            if what in ("SIGTERM", "SIGINT"):
+                os.kill(os.getpid(), signal.Signals[what])
+                time.sleep(3)  # torchrun's own signal after a failure ends a rank sooner
+            if what == "twice":
+                for _ in range(2):
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    time.sleep(1)
+                time.sleep(1000)
         yield batch
 
 
@@ -158,6 +166,23 @@ def test_sigterm_finishes_the_step_and_saves(folder: Path, undisturbed: Path):
     assert (folder.parent / "stopped" / "step_7").is_dir()
     train(folder, "stopped", "--resume", "auto")
     assert_same(undisturbed / "step_20", folder.parent / "stopped" / "step_20")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("accident", ["SIGTERM@1:7", "SIGINT@0:7"])
+def test_a_signal_to_one_rank_stops_all_after_the_step(folder: Path, accident: str):
+    name = f"alone-{accident[:4]}"
+    assert "stopped as asked after step 7\n" in train(folder, name, ACCIDENT=accident)
+    assert (folder.parent / name / "step_7" / "training.json").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_a_second_signal_ends_a_rank_at_once(folder: Path):
+    output = train(folder, "twice", fails=True, ACCIDENT="twice@1:7")
+    assert output.endswith("error: rank 1: ended at once by a second SIGTERM\n")
+    assert [path.name for path in (folder.parent / "twice").iterdir()] == ["step_5"]
 
 
 @pytest.mark.timeout(200)

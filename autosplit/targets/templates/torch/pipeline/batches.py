@@ -11,7 +11,7 @@ from torch import Tensor
 from .errors import PipelineError
 from .replicas import Replicas
 from .routing import Routing, Value
-from .tree import flatten
+from .tree import flatten, rebuild
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def whole_batch(routing: Routing, inputs: Any, targets: Sequence[Any] = ()) -> M
     PipelineError
         If the inputs are not of the structure and dtypes the stages were made for.
     """
-    tensors = flatten(routing.input_tree, _arguments(inputs))
+    tensors = flatten(routing.input_tree, _arguments(routing, inputs))
     for name, tensor in tensors.items():
         _check_kind(name, tensor, routing.values[name])
     return Microbatch(tensors, tuple(targets), _rows(routing, tensors))
@@ -150,9 +150,11 @@ def mean_loss(
     return total / count
 
 
-def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _arguments(routing: Routing, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(inputs, Mapping):
-        return (), dict(inputs)
+        # By name all inputs fit, those too that the model was traced with by position.
+        by_name = set(inputs) == set(routing.inputs)
+        return rebuild(routing.input_tree, inputs) if by_name else ((), dict(inputs))
     if (
         isinstance(inputs, tuple)
         and len(inputs) == 2

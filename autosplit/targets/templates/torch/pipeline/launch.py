@@ -18,6 +18,7 @@ from typing import Any
 
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.elastic.rendezvous import RendezvousError
 
 from .failure import LAUNCHED
 from .signals import STOP_FILE
@@ -47,6 +48,13 @@ def main(arguments: list[str]) -> int:
             return 1
         except SignalException as error:
             print(f"error: {error}", file=sys.stderr)
+            return 1
+        except (RuntimeError, RendezvousError) as error:
+            reason = " ".join(str(error).split())
+            print(f"error: the processes cannot be started: {reason}", file=sys.stderr)
+            if options.master_addr and not options.standalone:
+                place = f"{options.master_addr}:{options.master_port}"
+                print(f"  hint: is {place} the first node, with this port free?", file=sys.stderr)
             return 1
     return 0
 
