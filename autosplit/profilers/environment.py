@@ -45,7 +45,13 @@ def choose_device(name: str) -> torch.device:
         count = torch.cuda.device_count()
         index = device.index if device.index is not None else 0
         if index >= count:
-            raise UsageError(f"there is no device {name!r}", cause=f"torch sees {count} GPUs")
+            there = f"cuda:0 to cuda:{count - 1}" if count > 1 else "cuda:0"
+            raise UsageError(
+                f"there is no device {name!r}",
+                cause=f"torch sees {count} GPUs: {there}" if count else "torch sees no GPU",
+                hint="measure on one that is there, or with --device cpu; --analytic models "
+                "times of devices that are not",
+            )
         return torch.device("cuda", index)
     return device
 

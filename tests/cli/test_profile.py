@@ -79,7 +79,13 @@ def test_the_cache_of_generation_is_told(run, folder):
     ("arguments", "message"),
     [
         (["--batch-size", "0"], "'0' is not one or several whole numbers"),
+        (["--batch-size", "0,abc"], "'0,abc' is not one or several whole numbers"),
         (["--batch-size", "1,x"], "'1,x' is not one or several whole numbers"),
+        (["--precision", "0"], "0.0 is not in the range 0<x<=1"),
+        (["--max-seconds", "-3"], "'-3' is not a time"),
+        (["--repetitions", "0"], "0 is not in the range x>=1"),
+        (["--calibrate", "--analytic", "t4"], "--calibrate goes with measured times"),
+        (["--calibrate", "--on-meta"], "--on-meta builds it without weights"),
         (["--device", "cuda:99"], "there is no device 'cuda:99'"),
         (["--device", "toaster"], "unknown device 'toaster'"),
         (["--analytic", "h10"], "no device 'h10' in the table"),
