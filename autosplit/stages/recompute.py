@@ -14,8 +14,11 @@ from collections.abc import Collection, Iterator
 from autosplit.layers.operators import kept_by, kind_of
 from autosplit.program import Node, Program, TensorSpec
 
-_LITTLE = ("nothing", "input", "output", "factors", "divisor", "indices", "statistics")
-"""What is there anyway, or small beside what goes in, when one operation is computed again."""
+_LITTLE = (
+    *("nothing", "input", "output", "factors", "divisor", "indices", "statistics"),
+    *("places", "mask"),
+)
+"""What is there anyway, or no more than what goes in, when one operation is computed again."""
 
 
 def modules_to_recompute(
