@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import random
 from itertools import islice
 
+import numpy
 import pytest
 import torch
 
@@ -34,8 +36,28 @@ def test_drawing_data_leaves_the_random_numbers_of_the_model_alone():
 
 def test_a_source_that_ends_is_started_again():
     assert list(islice(draw(lambda: [1, 2], 0), 5)) == [1, 2, 1, 2, 1]
-    with pytest.raises(PipelineError, match="yields nothing"):
-        next(draw(list, 0))
+    assert list(draw(lambda: [1, 2], 0, again=False)) == [1, 2]
+    for again in (True, False):
+        with pytest.raises(PipelineError, match="yields no batch"):
+            next(draw(list, 0, again=again))
+
+
+def test_numbers_of_python_and_numpy_are_repeatable_and_apart_too():
+    def several():
+        while True:
+            yield random.random(), numpy.random.rand()
+
+    random.seed(5)
+    numpy.random.seed(5)
+    expected = random.random(), numpy.random.rand()
+    one, other = draw(several, 7), draw(several, 7)
+    first = list(islice(one, 3))
+    random.seed(5)
+    numpy.random.seed(5)
+    assert list(islice(other, 3)) == first
+    assert (random.random(), numpy.random.rand()) == expected
+    assert len(set(first)) == 3
+    next(draw(several, 2**40))
 
 
 def test_a_checksum_sees_inputs_targets_and_shapes(tmp_path):
