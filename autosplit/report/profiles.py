@@ -52,6 +52,9 @@ def _profile_facts(profile: Profile) -> list[tuple[str, RenderableType]]:
         saved = sum(storage.nbytes for storage in profile.storages)
         pairs.append(("activations", f"{format_bytes(saved)} kept for backward"))
     pairs.append(("micro-batch", _step_text(profile)))
+    if profile.whole is not None and profile.whole.first_s is not None:
+        text = f"{format_seconds(profile.whole.first_s)}: it finds no gradients to add to"
+        pairs.append(("first of a step", text))
     if profile.calibration is not None:
         pairs.append(("calibration", _calibration_text(profile.calibration)))
     if device.clock not in ("model", "file") and not _missed_precision(profile):
