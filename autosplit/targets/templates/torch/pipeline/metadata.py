@@ -56,7 +56,6 @@ class FakeChain:
         self.device = device
         self.autocast = autocast
         self.written: dict[int, tuple[str, ...]] = {}
-        self.statistics: dict[int, set[str]] = {}
         self.mode = FakeTensorMode()
         with self.mode, device:
             self.stages = [factory() for factory in factories]
@@ -76,14 +75,8 @@ class FakeChain:
                 zip(self.stages, self.routing.stages, strict=True)
             ):
                 before = buffer_versions(stage)
-                versions = {name: buffer._version for name, buffer in stage.named_buffers()}
                 values.update(route.call(stage.train(training), values))
                 self.written[index] = written_buffers(stage, before)
-                self.statistics.setdefault(index, set()).update(
-                    name
-                    for name, buffer in stage.named_buffers()
-                    if buffer._version != versions[name]
-                )
             needed = self._needed(values)
         return {
             name: Meta(tuple(value.shape), value.dtype, name in needed)

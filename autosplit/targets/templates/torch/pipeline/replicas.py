@@ -113,15 +113,20 @@ class Replicas:
     def align(self, buffers: Iterable[Tensor], *, mean: bool) -> None:
         """Give all replicas the same buffers: those of the first, or means where they are floats.
 
-        Each replica has seen other rows, so that statistics (BatchNorm) differ.
+        Each replica has seen other rows, so that statistics (BatchNorm) differ. What is the same
+        everywhere stays so to the last bit.
         """
         for buffer in buffers if self.count > 1 else ():
+            assert self.peers is not None
+            first = buffer.clone(memory_format=torch.contiguous_format)
+            # Not every backend knows every dtype.
+            flat = first.view(-1).view(torch.uint8)
+            dist.broadcast(flat, dist.get_global_rank(self.peers, 0), group=self.peers)
             if mean and buffer.is_floating_point():
-                dist.all_reduce(buffer, group=self.peers)
-                buffer /= self.count
-            else:
-                assert self.peers is not None
-                dist.broadcast(buffer, dist.get_global_rank(self.peers, 0), group=self.peers)
+                apart = torch.where(buffer == first, torch.zeros_like(first), buffer - first)
+                dist.all_reduce(apart, group=self.peers)
+                first += apart / self.count
+            buffer.copy_(first)
 
     @property
     def _device(self) -> torch.device:

@@ -160,12 +160,9 @@ class Pipeline:
 
     def align_buffers(self, *, mean: bool = False) -> None:
         """Give all replicas the buffers of the first, or means; all ranks call it."""
-        changed = (
-            stage.get_buffer(name)
-            for index, stage in self.stages.items()
-            for name in sorted(self._chain.statistics.get(index, ()))
-        )
-        self.replicas.align(changed, mean=mean)
+        # All of them: BatchNorm writes to its statistics without a new version.
+        buffers = (buffer for stage in self.stages.values() for buffer in stage.buffers())
+        self.replicas.align(buffers, mean=mean)
 
     def zero_grad(self) -> None:
         """Drop the gradients of this rank."""
