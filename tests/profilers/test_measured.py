@@ -208,7 +208,7 @@ def test_options_that_cannot_be_meant_are_refused() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_a_gpu_that_is_not_there_is_refused() -> None:
-    with pytest.raises(UsageError, match="torch sees 0 GPUs"):
+    with pytest.raises(UsageError, match="torch sees no GPU"):
         profile(traced("mlp"), ProfileOptions(device="cuda:3"))
 
 
