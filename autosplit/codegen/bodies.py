@@ -128,7 +128,7 @@ class Body:
         """Take a list out of the arguments."""
         if self.scope.packed is None:
             return
-        names = [self.scope.variables[value] for value in self.scope.arguments()]
+        names = self.scope.argument_names()
         packed, given = self.scope.packed[2], self.scope.variables[PACKED]
         if len(names) == 1:
             yield f"{self.indent}{names[0]} = list({given})"
@@ -360,8 +360,8 @@ class Body:
                 return self._number(leaf)
             case ModuleRef(fqn, call_index):
                 module = self._state(fqn)
-                number = 0 if call_index is None else self.classes.method(call_index)
-                return module if number == 0 else Attribute(module, f"forward_{number + 1}")
+                method = "forward" if call_index is None else self.classes.method(call_index)
+                return module if method == "forward" else Attribute(module, method)
             case StateRef(fqn):
                 return self._state(fqn)
             case HelperRef(call_index):

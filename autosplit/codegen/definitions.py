@@ -73,6 +73,22 @@ class Definition:
         """What the names of its members begin with."""
         return f"{self.fqn}." if self.fqn else ""
 
+    def methods(self) -> list[str]:
+        """Return the name of the method of each body: by its arguments, else a number."""
+        if not self.bodies:
+            return []
+        names = ["forward"]
+        first = self.bodies[0][0].argument_names()
+        for number, (scope, _) in enumerate(self.bodies[1:], start=2):
+            taken = scope.argument_names()
+            more = [name for name in taken if name not in first]
+            less = [name for name in first if name not in taken]
+            wish = f"forward_{number}"
+            if len(more) + len(less) == 1:
+                wish = f"forward_with_{more[0]}" if more else f"forward_without_{less[0]}"
+            names.append(wish if wish not in names else f"forward_{number}")
+        return names
+
 
 @dataclass(eq=False)
 class ClassGroup:
@@ -108,9 +124,14 @@ class Classes:
         """The definition of the stage."""
         return self.definitions[""]
 
-    def method(self, call_index: int) -> int:
-        """Return the number of the method that holds a call."""
-        return method_of(self.definitions, call_index)
+    def method(self, call_index: int) -> str:
+        """Return the name of the method that holds a call; a call without one is ``forward``."""
+        made = (d for d in self.definitions.values() if call_index in d.method)
+        definition = next(made, None)
+        if definition is None:
+            return "forward"
+        owner = definition.group.first if definition.group is not None else definition
+        return owner.methods()[definition.method[call_index]]
 
     def layers(self) -> Iterator[Layer]:
         """Yield the layers of all classes."""

@@ -83,8 +83,8 @@ def _packed(expr: Expr) -> Expr:
         case Display("list" | "tuple" as kind, items) if items:
             names = tuple(item.name for item in items if isinstance(item, Value))
             return Elements(kind, names) if len(names) == len(items) else expr
-        case Binary("+", Number(0), Value(name)):
-            return call("sum", Elements("list", (name,)))
+        case Binary("+", Binary("+", Value(first), Number(0)), Value(second)):
+            return call("sum", Elements("list", (first, second)))
         case Binary("+", Invoke(Text("sum"), (Elements("list", names),), ()), Value(name)):
             return call("sum", Elements("list", (*names, name)))
     return expr

@@ -237,6 +237,10 @@ class Scope:
         start, stop, value = self.packed
         return [*self.inputs[:start], value, *self.inputs[stop:]]
 
+    def argument_names(self) -> list[str]:
+        """Return the names of ``arguments()``."""
+        return [self.variables[value] for value in self.arguments()]
+
     def packed_inputs(self) -> list[str]:
         """Return the inputs that arrive as one list."""
         return [] if self.packed is None else self.inputs[self.packed[0] : self.packed[1]]

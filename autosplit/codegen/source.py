@@ -62,9 +62,9 @@ class Source:
         layers = definition.tree.kind == "sequence"
         used: set[str] = set()
         methods: list[str] = []
-        for number, (scope, first_slot) in enumerate(() if layers else definition.bodies):
+        bodies = [] if layers else definition.bodies
+        for (scope, first_slot), name in zip(bodies, definition.methods(), strict=False):
             body = self._body(scope, group, first_slot, " " * 8)
-            name = "forward" if number == 0 else f"forward_{number + 1}"
             parameters = ["self", *_parameters(scope)]
             methods += ["", *signature("    ", name, parameters), *body.lines()]
             used |= body.uses
