@@ -92,9 +92,10 @@ def group(
         layers = {node: layer for layer in group(program, cost).layers for node in layer.nodes}
         return _finish(program, flow, quotient, namer, layers)
     costs = [work.cost(n) if cost is None else cost.get(n.name, 0.0) for n in flow.nodes]
-    _Absorber(program, flow, quotient, work, costs).run()
+    blocks = [namer.block_call(node) for node in flow.nodes]
+    _Absorber(program, flow, quotient, work, costs, blocks).run()
     if granularity == "block":
-        _join_blocks(quotient, [namer.block_call(node) for node in flow.nodes])
+        _join_blocks(quotient, blocks)
     return _finish(program, flow, quotient, namer)
 
 
@@ -103,7 +104,7 @@ class _Absorber:
 
     Closest is the one with the longest common call path; among equals the consumer when the
     group returns more bytes than it takes (so the cut stays at the small value), else the
-    producer.
+    producer. What closes one block never joins the next: cuts between blocks stay possible.
     """
 
     def __init__(
@@ -113,6 +114,7 @@ class _Absorber:
         quotient: Quotient,
         work: Work,
         costs: list[float],
+        blocks: list[int | None],
     ) -> None:
         self._quotient = quotient
         self._nodes = flow.nodes
@@ -123,6 +125,9 @@ class _Absorber:
         self._light = {g: sum(light[i] for i in m) for g, m in quotient.members.items()}
         self._heavy = {g for g, m in quotient.members.items() if any(heavy[i] for i in m)}
         self._paths = {g: {flow.nodes[i].calls for i in m} for g, m in quotient.members.items()}
+        self._blocks = {
+            g: {blocks[i] for i in m if blocks[i] is not None} for g, m in quotient.members.items()
+        }
         self._nbytes = {n.name: sum(map(work.nbytes, n.tensors)) for n in program.nodes}
         self._outputs = set(program.outputs)
         self._inputs = {node.name: node.inputs() for node in flow.nodes}
@@ -149,6 +154,10 @@ class _Absorber:
         return False
 
     def _fits(self, first: int, second: int) -> bool:
+        if len(self._blocks[first] | self._blocks[second]) > max(
+            1, len(self._blocks[first]), len(self._blocks[second])
+        ):
+            return False
         cost = self._cost[first] + self._cost[second]
         light = self._light[first] + self._light[second]
         return cost <= self._total * LARGEST_SHARE or light <= self._total * SMALL_SHARE
@@ -187,6 +196,7 @@ class _Absorber:
         self._cost[kept] += self._cost.pop(gone)
         self._light[kept] += self._light.pop(gone)
         self._paths[kept] |= self._paths.pop(gone)
+        self._blocks[kept] |= self._blocks.pop(gone)
         if gone in self._heavy:
             self._heavy.remove(gone)
             self._heavy.add(kept)

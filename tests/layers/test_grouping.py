@@ -126,6 +126,14 @@ def test_weightless_operations_join_the_neighbour_in_their_module() -> None:
     assert {layer.block for layer in grouping.layers} == {None, *(f"h.{i}" for i in range(12))}
 
 
+def test_what_closes_a_block_never_joins_the_next() -> None:
+    grouping = group(transformer(3))
+    for index in range(3):
+        assert grouping.layer_of[f"add{index}"] == f"h.{index}#3"
+        inside = {grouping.layer_of[f"{name}{index}"] for name in ("norm", "up", "down", "add")}
+        assert {layer.block for layer in grouping.layers if layer.name in inside} == {f"h.{index}"}
+
+
 def test_blocks_are_one_layer_each_and_alike() -> None:
     grouping = group(transformer(12), granularity="block")
     names = [layer.name for layer in grouping.layers]
@@ -211,7 +219,7 @@ def test_thousands_of_operations_are_grouped_in_seconds() -> None:
 
 
 def test_operations_know_the_layer_they_are_a_part_of() -> None:
-    program = transformer(3)
+    program = transformer(12)
     layers = group(program)
     operations = group(program, granularity="op")
     blocks = {layer.name: layer.block for layer in layers.layers}
