@@ -38,7 +38,8 @@ class CodegenOptions:
     chain
         Write ``x.view(...)`` and ``.transpose(...)`` of one variable as one statement.
     loops
-        Write repeated statements over the elements of a list as a loop.
+        Write repeated statements over the elements of a list as a loop, and what the rounds
+        gather as a list.
     simplify
         Leave out operations that return what they are given.
     masks
