@@ -134,7 +134,8 @@ _MICROBATCHES = 4
 @click.option(
     "--on-boundaries",
     is_flag=True,
-    help="Cut between blocks only, and say what that costs; as --granularity block.",
+    help="Cut between blocks only, and say what that costs; as --granularity block. A block is an "
+    "element of a module list, such as h.3; --together keeps other modules whole.",
 )
 @click.option(
     "--improve",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -53,7 +53,7 @@ def device_facts(device: DeviceSpec) -> Table:
     return facts(pairs)
 
 
-def fit_table(fit: Fit) -> Table:
+def fit_table(fit: Fit) -> Group:
     """Return the factors of a fit beside what is assumed without one."""
     table = grid("Share of the peak that is reached")
     table.add_column("operators", no_wrap=True)
@@ -70,12 +70,12 @@ def fit_table(fit: Fit) -> Table:
     table.add_row(
         "start of one", format_seconds(fit.factors.start_s), format_seconds(default.start_s)
     )
-    table.caption = Text(
+    error = Text(
         f"error of {fit.layers} layers: median {format_share(fit.median_error)}, "
         f"worst {format_share(fit.worst_error)}, of their sum {format_share(fit.total_error)}",
         style=LABEL,
     )
-    return table
+    return Group(table, error)
 
 
 def fit_warning(fit: Fit, device: DeviceSpec) -> str:

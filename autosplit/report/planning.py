@@ -9,10 +9,11 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from autosplit.baselines import Comparison
+from autosplit.constraints import spelled
 from autosplit.readers import WorkloadPlan
 from autosplit.report.bars import bar, heat
 from autosplit.report.plans import proof
-from autosplit.report.styles import GOOD, HOT, STRONG
+from autosplit.report.styles import GOOD, HOT, LABEL, STRONG
 from autosplit.report.tables import count, facts, grid, remarks
 from autosplit.search import Candidate
 from autosplit.types import Plan, PlanRequest
@@ -106,6 +107,8 @@ def baseline_tables(plan: Plan, baselines: Sequence[Comparison]) -> list[Rendera
             format_bytes(each.memory_bytes),
             Text("yes" if each.fits else "no", style=GOOD if each.fits else HOT),
         )
+    if spelled(plan.request):
+        table.caption = Text("fits: into memory, and what was wished", style=LABEL)
     return ["", table]
 
 

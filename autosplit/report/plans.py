@@ -126,6 +126,9 @@ def _stages(plan: Plan) -> Table:
     table = grid("Stages, for one micro-batch")
     table.add_column("", justify="right", no_wrap=True)
     table.add_column("layers", overflow="fold")
+    placed = any(stage.device for stage in plan.stages)
+    if placed:
+        table.add_column("device", no_wrap=True)
     table.add_column("time", no_wrap=True)
     for heading in ("", "idle"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -137,6 +140,7 @@ def _stages(plan: Plan) -> Table:
         table.add_row(
             Text(f"▶ {index}" if index == slowest else str(index), style=STRONG),
             Text(", ".join(summarize(stage.layers, plan.order))),
+            *([Text(stage.device or "-")] if placed else []),
             bar(seconds / largest, 8),
             Text(format_seconds(seconds), style=heat(seconds / largest)),
             format_share(stage.idle),

@@ -23,6 +23,7 @@ def grid(title: str | None = None) -> Table:
         pad_edge=False,
         collapse_padding=True,
         show_edge=False,
+        min_width=len(title) if title else None,
     )
 
 

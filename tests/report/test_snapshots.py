@@ -8,6 +8,7 @@ from rich.console import Console
 
 from autosplit.hardware import devices, find
 from autosplit.report import comparison, hardware, plans, profiles, trees, verifications
+from autosplit.report.tables import grid
 from autosplit.types import BatchCheck, Comparison, Profile, Timing, VerificationReport
 from tests import examples
 
@@ -110,3 +111,19 @@ def test_a_plan_that_takes_no_time_can_be_shown():
     shown = examples.plan(stages=still, step_s=0.0, single_s=0.0, objective_s=0.0, bound_s=0.0)
     assert "▶ 0" in text(80, *plans.plan_tables(shown))
     assert "stage 1" in text(80, trees.plan_tree(shown))
+
+
+def test_a_plan_names_the_devices_of_a_cluster():
+    plan = examples.plan()
+    placed = tuple(
+        replace(stage, device=f"a100-{index}") for index, stage in enumerate(plan.stages)
+    )
+    shown = text(80, *plans.plan_tables(examples.plan(stages=placed)))
+    assert all(f"a100-{index}" in shown for index in range(len(placed)))
+    assert "device" not in text(80, plans.plan_tables(plan)[-1])
+
+
+def test_a_title_stands_on_one_line():
+    table = grid("Link of each pair")
+    table.add_column("#")
+    assert text(80, table).splitlines()[0].strip() == "Link of each pair"
