@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -10,6 +9,7 @@ from typing import Literal
 from autosplit import repair, solvers, ties
 from autosplit.constraints import Constraints
 from autosplit.cost import CostModel, PlanCost
+from autosplit.deadline import Deadline
 from autosplit.devices import Devices
 from autosplit.solvers.base import ChainProblem, Solution
 from autosplit.types import PlanRequest
@@ -19,24 +19,19 @@ _REPAIRS = 8
 """How often budgets are tightened for memory that the chain problem leaves out."""
 
 _RESERVE_S = 3.0
-"""Seconds kept for such repairs, or a quarter of the limit where that is less."""
+"""Seconds kept for such repairs, and for devices in the order of their file."""
 
 _MIXES = 24
 """How many ways to leave devices unused are tried, fastest devices first."""
 
-_LEAST_S = 1.0
-"""Time that a solver always gets."""
-
 _CHUNKS_GAP = 0.01
 """Gap that is enough where several stages share a device."""
 
-_ALIKE: tuple[Literal["none", "all"], ...] = ("none", "all")
+_ALIKE: dict[Literal["none", "all"], float] = {"none": 0.5, "all": 1.0}
+"""Choices of recomputation that are the same for all layers; shares of the time left for each."""
 
 _ALIKE_S = 2.0
-"""Seconds for each choice of recomputation that is the same for all layers."""
-
-_TASTE_S = 5.0
-"""Most seconds for choosing among plans of equal worth; tenths of one are usual."""
+"""Most seconds for each of them."""
 
 Stop = Literal["time", "gap", "size", "memory", "chunks", "simulation"]
 
@@ -97,11 +92,13 @@ def assign(
     model: CostModel,
     wishes: Constraints,
     request: PlanRequest,
+    deadline: Deadline,
     *,
     devices: Devices | None = None,
     cross_check: bool = False,
+    persist: bool = True,
 ) -> Answer | Failure:
-    """Return the best plan within the limits of the request.
+    """Return the best plan that is found in time.
 
     Parameters
     ----------
@@ -110,64 +107,68 @@ def assign(
     wishes
         What may move where.
     request
-        Solver, limits and recomputation.
+        Solver, gap and recomputation.
+    deadline
+        When the search ends.
     devices
         Devices whose order is free; None for the order of the model.
     cross_check
         Whether every solver answers, and a difference is an error.
+    persist
+        Whether a first plan may take a little longer than that.
     """
-    deadline = time.monotonic() + request.time_limit_s
-    best = _best_variant(model, wishes, _less_alike(request), devices, cross_check)
-    if request.recompute != "auto" or (isinstance(best, Answer) and best.proven):
+    if request.recompute != "auto":
+        return _best_variant(model, wishes, request, deadline, devices, cross_check, persist)
+    early = deadline.keeping(len(_ALIKE) * _ALIKE_S)
+    best = _best_variant(model, wishes, request, early, devices, cross_check, persist=False)
+    if best == Failure("infeasible") or (isinstance(best, Answer) and best.proven):
         return best
     # Without a proof, a choice made for all layers alike may be better than one for each.
     floor_s = model.even_bound_s() if devices is None else least_s(model, devices)
-    for mode in _ALIKE:
-        limit_s = min(_ALIKE_S, max(_LEAST_S, deadline - time.monotonic()))
-        alike = replace(request, recompute=mode, time_limit_s=limit_s)
-        best = _kept(best, _best_variant(model, wishes, alike, devices, cross_check), floor_s)
+    for mode, part in _ALIKE.items():
+        insist = persist and isinstance(best, Failure)
+        if deadline.passed and not insist:
+            continue
+        alike, until = replace(request, recompute=mode), deadline.share(part).within(_ALIKE_S)
+        found = _best_variant(model, wishes, alike, until, devices, cross_check, insist)
+        best = _kept(best, found, floor_s, deadline)
     return best
 
 
-def _less_alike(request: PlanRequest) -> PlanRequest:
-    """Keep time for the choices that are the same for all layers."""
-    if request.recompute != "auto":
-        return request
-    kept_s = min(len(_ALIKE) * _ALIKE_S, request.time_limit_s / 4)
-    return replace(request, time_limit_s=request.time_limit_s - kept_s)
-
-
-def _kept(best: Answer | Failure, other: Answer | Failure, floor_s: float) -> Answer | Failure:
+def _kept(
+    best: Answer | Failure, other: Answer | Failure, floor_s: float, deadline: Deadline
+) -> Answer | Failure:
     """Return the better of two, with the bound of the first, which allows what both may do."""
-    if isinstance(best, Failure) and best.status == "infeasible":
-        return best
     better = _better(best, other)
     if not isinstance(better, Answer):
         return best
     if isinstance(best, Answer):
         return replace(better, bound_s=best.bound_s, stopped=best.stopped, notes=best.notes)
-    return replace(better, bound_s=floor_s, stopped="memory")
+    return replace(better, bound_s=floor_s, stopped="time" if deadline.passed else "memory")
 
 
 def _best_variant(
     model: CostModel,
     wishes: Constraints,
     request: PlanRequest,
+    deadline: Deadline,
     devices: Devices | None,
     cross_check: bool,
+    persist: bool,
 ) -> Answer | Failure:
     """Return the best plan over all choices of devices."""
-    deadline = time.monotonic() + request.time_limit_s
+    until = deadline.keeping(_RESERVE_S) if devices else deadline
     best: Answer | Failure = Failure("infeasible")
     bound_s = float("inf")
     stopped: Stop | None = None
     chosen: Variant | None = None
     for number, variant in enumerate(variants(model, wishes, request.recompute, devices)):
-        late = time.monotonic() > deadline
+        late = until.passed
         if number and (late or number == _MIXES):
             found: Answer | Failure = Failure("unknown")
         else:
-            found = _solve(variant, wishes, request, deadline, cross_check)
+            insist = persist and not number and devices is None
+            found = _solve(variant, wishes, request, until, cross_check, insist)
         if found == Failure("unknown") and devices:
             # Of these devices, and of those that are left, only a bound is known.
             bound_s = min(bound_s, least_s(model, devices))
@@ -183,24 +184,23 @@ def _best_variant(
     if devices and best == Failure("unknown"):
         # Too many devices that differ for a search of their order.
         chosen = in_file_order(model, wishes, request.recompute, devices)
-        best = _solve(chosen, wishes, request, deadline, cross_check)
+        best = _solve(chosen, wishes, request, deadline, cross_check, persist)
     if isinstance(best, Failure):
         return Failure("unknown") if stopped else best
     assert chosen is not None
     best = replace(best, bound_s=bound_s, stopped=stopped)
-    best = _tasteful(best, chosen, wishes, request, deadline - time.monotonic())
+    best = _tasteful(best, chosen, wishes, request, deadline)
     return replace(best, stopped=None) if best.proven else best
 
 
 def _tasteful(
-    found: Answer, variant: Variant, wishes: Constraints, request: PlanRequest, left_s: float
+    found: Answer, variant: Variant, wishes: Constraints, request: PlanRequest, deadline: Deadline
 ) -> Answer:
     """Return a plan of equal worth with cuts where people would cut, if there is one."""
     if not found.proven or not found.solution or request.boundaries:
         return found
-    limit_s = min(left_s, _TASTE_S)
     solution = ties.tasteful(
-        variant.problem, found.solution, found.model.graph, wishes.groups, limit_s
+        variant.problem, found.solution, found.model.graph, wishes.groups, deadline.left_s
     )
     if solution is None:
         return found
@@ -227,8 +227,9 @@ def _solve(
     variant: Variant,
     wishes: Constraints,
     request: PlanRequest,
-    deadline: float,
+    deadline: Deadline,
     cross_check: bool,
+    persist: bool,
 ) -> Answer | Failure:
     """Return the best plan on the devices of a variant.
 
@@ -236,22 +237,23 @@ def _solve(
     it does not fit, cautious and tightened problems give plans that do, without a proof.
     """
     chunks = variant.model.schedule.chunks
-    limit_s = max(_LEAST_S, deadline - time.monotonic())
 
-    def ask(problem: ChainProblem, limit_s: float) -> Solution:
-        limit_s, gap, solver = max(_LEAST_S, limit_s), request.gap, request.solver
+    def ask(problem: ChainProblem, until: Deadline, persist: bool = False) -> Solution:
+        gap, solver = request.gap, request.solver
         if chunks > 1 and solver == "auto":
             # Loads of stages stand in for those of devices: a proof of them would prove nothing.
-            quick = solvers.solve(problem, "dp", limit_s, max(gap, _CHUNKS_GAP))
+            quick = solvers.solve(
+                problem, "dp", until.left_s, max(gap, _CHUNKS_GAP), persist=persist
+            )
             if quick.stage_of is not None or quick.status == "infeasible":
                 return quick
-        return solvers.solve(problem, solver, limit_s, gap, cross_check, wishes.start)
+        return solvers.solve(problem, solver, until.left_s, gap, cross_check, wishes.start, persist)
 
-    reserve_s = min(_RESERVE_S, limit_s / 4) if variant.problem.budget_bytes else 0.0
-    first = solution = ask(variant.problem, limit_s - reserve_s)
+    until = deadline.keeping(_RESERVE_S) if variant.problem.budget_bytes else deadline
+    first = solution = ask(variant.problem, until, persist)
     # The chain problem knows no ranks with several stages.
     bound_s = first.bound_s if chunks == 1 else variant.model.even_bound_s()
-    stopped = _stopped(first, request, late=time.monotonic() >= deadline - reserve_s)
+    stopped = _stopped(first, request, late=until.passed)
     if chunks > 1:
         stopped = "chunks"
     fitting: list[Answer] = []
@@ -266,16 +268,17 @@ def _solve(
         stopped = stopped or "memory"
         if request.recompute == "auto":
             fitting.append(replace(_with_room(found), stopped=stopped))
-        left_s = deadline - time.monotonic()
+        if deadline.passed and not (persist and not attempt):
+            break
         if attempt == 0:
-            cautious = ask(variant.cautious(), left_s / 2)
+            cautious = ask(variant.cautious(), deadline.share(1 / 2), persist)
             if cautious.stage_of is not None:
                 wary = _checked(variant, wishes, request, cautious, bound_s)
                 fitting.append(replace(wary, stopped=stopped))
-        if time.monotonic() > deadline:
+        if deadline.passed:
             break
         tightened = tightened.tightened(found.model, found.cost)
-        solution = ask(tightened.problem, left_s / 2)
+        solution = ask(tightened.problem, deadline.share(1 / 2))
     if fitting := [found for found in fitting if found.fits]:
         return min(fitting, key=lambda found: found.cost.objective_s)
     return Failure("infeasible" if first.status == "infeasible" else "unknown")

@@ -15,6 +15,7 @@ from autosplit.errors import InfeasibleError, UsageError
 from autosplit.graph import Graph, contract, find, modules
 from autosplit.places import Pair, Places, check_order
 from autosplit.types import PlanRequest
+from autosplit.units import counted
 
 T = TypeVar("T")
 
@@ -92,10 +93,11 @@ def read(graph: Graph, request: PlanRequest) -> Constraints:
     groups = contract(len(graph), graph.edges, pieces + _whole(graph, request.granularity))
     if len(groups) < request.stages:
         raise InfeasibleError(
-            f"{request.stages} stages, but only {len(groups)} pieces to put into them",
-            cause=f"the model has {len(graph)} layers"
+            f"{counted(request.stages, 'stage')}, but only {counted(len(groups), 'piece')} "
+            "to put into them",
+            cause=f"the model has {counted(len(graph), 'layer')}"
             + (", and some have to stay together" if len(groups) < len(graph) else ""),
-            hint=f"take at most {len(groups)} stages",
+            hint=f"take at most {counted(len(groups), 'stage')}",
         )
     check_order(graph, stage_of)
     places = Places(graph, groups, request.stages)
@@ -192,16 +194,25 @@ def _given(graph: Graph, request: PlanRequest) -> list[tuple[int, int]]:
     ]
     if len(starts) != request.stages - 1:
         raise UsageError(
-            f"{len(starts)} boundaries make {len(starts) + 1} stages, not {request.stages}",
+            f"{counted(len(starts), 'boundary')} {'makes' if len(starts) == 1 else 'make'} "
+            f"{len(starts) + 1} stages, not {request.stages}",
             cause="each names the first layer of a stage; stage 0 needs none",
-            hint=f"name the first layer of stages 1 to {request.stages - 1}, in running order",
+            hint=_naming(request.stages),
         )
     if sorted(set(starts)) != starts or starts[0] == 0:
         raise UsageError(
-            f"{', '.join(request.boundaries)} are not the boundaries of {request.stages} stages",
-            hint=f"name the first layer of stages 1 to {request.stages - 1}, in running order",
+            f"{', '.join(request.boundaries)} are not the boundaries of "
+            f"{counted(request.stages, 'stage')}",
+            hint=_naming(request.stages),
         )
     return [(layer, bisect.bisect_right(starts, layer)) for layer in range(len(graph))]
+
+
+def _naming(stages: int) -> str:
+    if stages == 1:
+        return "leave out --boundaries: one stage has none"
+    which = "stage 1" if stages == 2 else f"each of stages 1 to {stages - 1}"
+    return f"name the first layer of {which}, in running order"
 
 
 def _pinned(graph: Graph, request: PlanRequest) -> dict[int, int]:
@@ -210,7 +221,9 @@ def _pinned(graph: Graph, request: PlanRequest) -> dict[int, int]:
         if not 0 <= stage < request.stages:
             raise UsageError(
                 f"cannot pin {name} to stage {stage}",
-                hint=f"with {request.stages} stages they are numbered 0 to {request.stages - 1}",
+                hint="the one stage is stage 0"
+                if request.stages == 1
+                else f"with {request.stages} stages they are numbered 0 to {request.stages - 1}",
             )
     pins = [(layer, stage) for name, stage in request.pins for layer in find(graph, name)]
     stage_of: dict[int, int] = {}

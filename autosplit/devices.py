@@ -19,6 +19,7 @@ from autosplit.errors import UsageError
 from autosplit.schedules import Schedule
 from autosplit.solvers.base import DeviceKind, Link
 from autosplit.types import Cluster, Device, LinkSpeed, PlanRequest
+from autosplit.units import counted
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,8 @@ class Devices:
         classes = self.classes()
         if count > len(self.cluster.devices):
             raise UsageError(
-                f"{count} ranks, but the cluster has {len(self.cluster.devices)} devices",
+                f"{counted(count, 'rank')}, but the cluster has "
+                f"{counted(len(self.cluster.devices), 'device')}",
                 hint="take fewer stages, or several stages for each device "
                 "(--schedule interleaved)",
             )
@@ -159,10 +161,11 @@ class Devices:
             )
         if copies * ranks > count:
             raise UsageError(
-                f"{copies} copies of {ranks} ranks, but the cluster has {count} devices",
-                hint=f"take at most {count // copies} stages"
+                f"{copies} copies of {counted(ranks, 'rank')}, but the cluster has "
+                f"{counted(count, 'device')}",
+                hint=f"take at most {counted(count // copies, 'stage')}"
                 if count >= copies
-                else f"take at most {count} copies",
+                else f"take at most {counted(count, 'copy')}",
             )
 
     def kinds(

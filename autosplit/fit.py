@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from autosplit.assign import Answer, Failure
 from autosplit.constraints import spelled
 from autosplit.cost import OPTIMIZER_COPIES, CostModel
+from autosplit.deadline import Deadline
 from autosplit.devices import Devices
 from autosplit.errors import AutosplitError, InfeasibleError
 from autosplit.graph import Graph
 from autosplit.types import PlanRequest
-from autosplit.units import format_bytes
+from autosplit.units import counted, format_bytes
 
 _SEARCH_S = 10.0
-"""Time for finding out what would fit."""
+"""Most time for finding out what would fit."""
+
+_TRY_S = 2.0
+"""Most time for one change."""
+
+_LATE = "give a longer --time-limit to be told what would fit"
 
 _PRECISION = 1.01
 """How closely the smallest budget is found."""
@@ -35,13 +40,14 @@ def refuse_large_layer(
     model: CostModel,
     request: PlanRequest,
     attempt: Attempt | None,
+    deadline: Deadline,
     devices: Devices | None = None,
 ) -> None:
     """Refuse at once when one layer alone does not fit on any device.
 
     Parameters
     ----------
-    model, request, attempt
+    model, request, attempt, deadline
         As in ``explain``.
     devices
         Devices whose order is free.
@@ -67,19 +73,21 @@ def refuse_large_layer(
         f"no {model.schedule.stages}-stage plan fits {format_bytes(budget)} per device",
         cause=f"{model.graph.layers[worst].name} alone needs {format_bytes(needs[worst])}, "
         f"{format_bytes(needs[worst] - budget)} more than a device has",
-        hint=None if attempt is None else _hint_to_large_layer(model, request, attempt),
+        hint=None if attempt is None else _hint_to_large_layer(model, request, attempt, deadline),
     )
 
 
-def _hint_to_large_layer(model: CostModel, request: PlanRequest, attempt: Attempt) -> str:
+def _hint_to_large_layer(
+    model: CostModel, request: PlanRequest, attempt: Attempt, deadline: Deadline
+) -> str:
     """Return what makes one layer smaller: no other boundary does."""
-    deadline = time.monotonic() + _SEARCH_S
-    changes = list(_changes(model, request, attempt, deadline))
-    if OPTIMIZER_COPIES[request.optimizer] and attempt(replace(_quick(request), optimizer="sgd")):
+    trial = _Trial(attempt, deadline.within(_SEARCH_S))
+    changes = list(_changes(model, request, trial))
+    if OPTIMIZER_COPIES[request.optimizer] and trial(replace(request, optimizer="sgd")):
         changes.append("--optimizer sgd")
     if not changes:
-        return "give larger devices"
-    return f"would fit: {', or '.join((*changes, 'larger devices'))}"
+        return f"give larger devices{trial.cut_short}"
+    return f"would fit: {', or '.join((*changes, 'larger devices'))}{trial.cut_short}"
 
 
 def explain(
@@ -87,6 +95,7 @@ def explain(
     model: CostModel,
     request: PlanRequest,
     attempt: Attempt | None,
+    deadline: Deadline,
 ) -> AutosplitError:
     """Return the error for a request without a plan, with the smallest change that would fit.
 
@@ -98,42 +107,43 @@ def explain(
         What was asked for.
     attempt
         Tries a changed request; None to look for no change.
+    deadline
+        When the search for changes ends; what was not tried by then is left out.
     """
     stages = model.schedule.stages
     budget = min(place.budget_bytes for place in model.places)
     if failure.status == "unknown" and math.isinf(budget):
         return AutosplitError(
-            f"no {stages}-stage plan found in {request.time_limit_s:g} s",
+            f"no {stages}-stage plan was found in {request.time_limit_s:g} s",
             cause="the solver stopped at its limit before its first plan",
             hint="raise --time-limit",
         )
     if math.isinf(budget):
-        return _refused_wishes(request, attempt)
+        return _refused_wishes(request, attempt, deadline)
     message = f"no {stages}-stage plan fits {format_bytes(budget)} per device"
     if failure.status == "unknown":
         message += " (none was found, without a proof)"
     if attempt is None:
         return InfeasibleError(message)
-    deadline = time.monotonic() + _SEARCH_S
-    changes = list(_changes(model, request, attempt, deadline))
-    needed, cause = _smallest_budget(model, request, attempt, deadline)
+    if deadline.passed:
+        return InfeasibleError(message, hint=_LATE)
+    trial = _Trial(attempt, deadline.within(_SEARCH_S))
+    # Half of the time is for changes, the rest for the memory that would do.
+    changes = list(_changes(model, request, trial.sharing(1 / 2)))
+    needed, cause = _smallest_budget(model, request, trial)
     if needed is not None:
         changes.append(f"devices of {format_bytes(needed)}")
-    return InfeasibleError(
-        message,
-        cause=cause,
-        hint=f"would fit: {', or '.join(changes)}" if changes else "give larger devices",
-    )
+    hint = f"would fit: {', or '.join(changes)}" if changes else "give larger devices"
+    return InfeasibleError(message, cause=cause, hint=hint + trial.cut_short)
 
 
-def _refused_wishes(request: PlanRequest, attempt: Attempt | None) -> InfeasibleError:
+def _refused_wishes(
+    request: PlanRequest, attempt: Attempt | None, deadline: Deadline
+) -> InfeasibleError:
     """Return the error for wishes that no plan grants, naming those that would have to go."""
     wishes = [text for text, _ in spelled(request)]
-    needless = []
-    deadline = time.monotonic() + _SEARCH_S
-    for text, rest in spelled(request):
-        if attempt and time.monotonic() < deadline and attempt(_quick(rest)):
-            needless.append(text)
+    trial = None if attempt is None else _Trial(attempt, deadline.within(_SEARCH_S))
+    needless = [text for text, rest in spelled(request) if trial and trial(rest)]
     instead = f"leave out {', or '.join(needless)}" if needless else "leave out several of these"
     return InfeasibleError(
         f"no {request.stages}-stage plan meets the constraints",
@@ -142,57 +152,69 @@ def _refused_wishes(request: PlanRequest, attempt: Attempt | None) -> Infeasible
     )
 
 
-def _quick(request: PlanRequest) -> PlanRequest:
-    """Ask for any plan, not for the best."""
-    return replace(request, gap=1.0, time_limit_s=2.0, objective="bottleneck")
+@dataclass
+class _Trial:
+    """Asks for any plan, not for the best, while there is time."""
+
+    attempt: Attempt
+    deadline: Deadline
+
+    def __call__(self, request: PlanRequest, rows: float = 1.0) -> Answer | None:
+        """Return a plan for a changed request; None when none is found in time."""
+        limit_s = min(_TRY_S, self.deadline.left_s)
+        if not limit_s:
+            return None
+        quick = replace(request, gap=1.0, time_limit_s=limit_s, objective="bottleneck")
+        return self.attempt(quick, rows)
+
+    def sharing(self, part: float) -> _Trial:
+        """Return one that may use a part of the time."""
+        return replace(self, deadline=self.deadline.share(part))
+
+    @property
+    def cut_short(self) -> str:
+        """Words for a hint that may lack changes."""
+        return " (not all was tried: the time was over)" if self.deadline.passed else ""
 
 
-def _changes(
-    model: CostModel, request: PlanRequest, attempt: Attempt, deadline: float
-) -> Iterator[str]:
+def _changes(model: CostModel, request: PlanRequest, trial: _Trial) -> Iterator[str]:
     """Yield changes of the request with which a plan fits, cheapest first."""
-    quick = _quick(request)
-    if request.schedule == "gpipe" and attempt(replace(quick, schedule="1f1b")):
+    if request.schedule == "gpipe" and trial(replace(request, schedule="1f1b")):
         yield "--schedule 1f1b"
     recomputable = request.recompute == "none" and model.graph.training
-    if recomputable and attempt(replace(quick, recompute="all")):
+    if recomputable and trial(replace(request, recompute="all")):
         yield "--recompute auto"
     for text, rest in spelled(request):
-        if time.monotonic() < deadline and attempt(_quick(rest)):
+        if trial(rest):
             yield f"the same without {text}"
-    yield from _more_stages(model, request, attempt, deadline)
-    yield from _fewer_rows(model, request, attempt, deadline)
+    yield from _more_stages(model, request, trial)
+    yield from _fewer_rows(model, request, trial)
 
 
-def _more_stages(
-    model: CostModel, request: PlanRequest, attempt: Attempt, deadline: float
-) -> Iterator[str]:
+def _more_stages(model: CostModel, request: PlanRequest, trial: _Trial) -> Iterator[str]:
     if request.cluster is not None or request.pins or request.boundaries:
         return
     for stages in (request.stages + 1, request.stages + 2, 2 * request.stages):
-        if stages > len(model.graph) or time.monotonic() > deadline:
+        if stages > len(model.graph):
             return
         microbatches = max(stages, request.microbatches)
-        more = replace(_quick(request), stages=stages, microbatches=microbatches, ranks=None)
-        if attempt(more):
+        if trial(replace(request, stages=stages, microbatches=microbatches, ranks=None)):
             yield f"--stages {stages}"
             return
 
 
-def _fewer_rows(
-    model: CostModel, request: PlanRequest, attempt: Attempt, deadline: float
-) -> Iterator[str]:
+def _fewer_rows(model: CostModel, request: PlanRequest, trial: _Trial) -> Iterator[str]:
     """Yield the largest micro-batch that fits, in halves, with as many more of them.
 
     What depends on rows is taken to grow with them.
     """
     rows = model.graph.rows
     smaller = rows
-    while smaller % 2 == 0 and time.monotonic() < deadline:
+    while smaller % 2 == 0:
         smaller //= 2
         factor = rows // smaller
-        more = replace(_quick(request), microbatches=factor * request.microbatches)
-        if attempt(more, smaller / rows):
+        more = replace(request, microbatches=factor * request.microbatches)
+        if trial(more, smaller / rows):
             yield f"profile with --batch-size {smaller} (now {rows})"
             return
 
@@ -217,19 +239,18 @@ def with_rows(layers: Graph, share: float) -> Graph:
 
 
 def _smallest_budget(
-    model: CostModel, request: PlanRequest, attempt: Attempt, deadline: float
+    model: CostModel, request: PlanRequest, trial: _Trial
 ) -> tuple[int | None, str | None]:
     """Return the smallest memory per device with which a plan was found, and what fills it."""
     if request.cluster is not None:
         return None, None
-    quick = _quick(request)
     low = float(request.memory_bytes or 0)
-    best = attempt(replace(quick, memory_bytes=None))
+    best = trial(replace(request, memory_bytes=None))
     if best is None:
         return None, None
-    while low * _PRECISION < (high := _peak(best)) and time.monotonic() < deadline:
+    while low * _PRECISION < (high := _peak(best)) and not trial.deadline.passed:
         middle = (low + high) / 2
-        found = attempt(replace(quick, memory_bytes=int(middle)))
+        found = trial(replace(request, memory_bytes=int(middle)))
         if found is None:
             low = middle
         else:
@@ -248,9 +269,9 @@ def _fullest(answer: Answer) -> str:
     state = memory.parameters_bytes + memory.gradients_bytes + memory.optimizer_bytes
     layers = [answer.model.graph.layers[layer].name for layer in stages[fullest].layers]
     span = layers[0] if len(layers) == 1 else f"{layers[0]} to {layers[-1]}"
-    held = answer.model.schedule.in_flight[fullest]
+    held = counted(answer.model.schedule.in_flight[fullest], "micro-batch")
     return (
         f"the leanest plan found needs {format_bytes(memory.total_bytes)} on stage {fullest} "
         f"({span}): {format_bytes(state)} of state, {format_bytes(memory.activations_bytes)} of "
-        f"activations with {held} micro-batch{'es' if held > 1 else ''} in flight"
+        f"activations with {held} in flight"
     )

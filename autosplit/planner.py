@@ -11,6 +11,7 @@ from autosplit import advice, constraints, fit, graph, schedules, serialize
 from autosplit.assign import Answer, Failure, assign
 from autosplit.constraints import Constraints
 from autosplit.cost import OPTIMIZER_COPIES, CostModel, LayerTimes, Place
+from autosplit.deadline import Deadline
 from autosplit.devices import Devices, link_of
 from autosplit.errors import AutosplitError, DataError, UsageError
 from autosplit.graph import Graph
@@ -57,14 +58,15 @@ def plan(
     """
     started = time.monotonic()
     layers = graph.build(profile)
+    deadline = Deadline.after(request.time_limit_s)
     task = Task(layers, _times(layers, profiles or {}))
     given = None if improve is None else task.given(request, improve)
     start = None if given is None else given.stage_of
-    found = task.answer(request, cross_check=cross_check, explain=explain, start=start)
-    found = _with_price_of_blocks(task, request, found)
+    found = task.answer(request, deadline, cross_check=cross_check, explain=explain, start=start)
+    found = _with_price_of_blocks(task, request, found, deadline)
     wishes = constraints.read(layers, request)
     if request.objective == "step" and not request.boundaries:
-        found = judged(found, wishes)
+        found = judged(found, wishes, deadline)
     if given is not None:
         found = _no_worse(found, given, wishes)
     return _assemble(profile, request, found, time.monotonic() - started)
@@ -116,6 +118,7 @@ class Task:
     def answer(
         self,
         request: PlanRequest,
+        deadline: Deadline,
         *,
         cross_check: bool = False,
         explain: bool = True,
@@ -129,20 +132,24 @@ class Task:
         if start is not None:
             wishes = wishes.from_plan(start)
         attempt = self.attempt if explain else None
-        fit.refuse_large_layer(model, request, attempt, devices)
-        found = assign(model, wishes, request, devices=devices, cross_check=cross_check)
+        fit.refuse_large_layer(model, request, attempt, deadline, devices)
+        found = assign(model, wishes, request, deadline, devices=devices, cross_check=cross_check)
         if isinstance(found, Failure):
-            raise fit.explain(found, model, request, attempt)
+            raise fit.explain(found, model, request, attempt, deadline)
         return found
 
     def attempt(self, request: PlanRequest, rows: float = 1.0) -> Answer | None:
-        """Return a plan for a request, with a share of the rows; None when there is none."""
+        """Return a plan for a request, with a share of the rows; None when none is found in time.
+
+        The time limit of the request counts from here.
+        """
+        deadline = Deadline.after(request.time_limit_s)
         task = self if rows == 1.0 else replace(self, layers=fit.with_rows(self.layers, rows))
         try:
             model, wishes, devices = task._pose(request)
         except AutosplitError:
             return None
-        found = assign(model, wishes, request, devices=devices)
+        found = assign(model, wishes, request, deadline, devices=devices, persist=False)
         return found if isinstance(found, Answer) else None
 
     def given(self, request: PlanRequest, plan: Plan) -> Answer:
@@ -266,13 +273,19 @@ def _times(layers: Graph, profiles: Mapping[str, Profile]) -> dict[str, LayerTim
 # ---------------------------------------------------------------- beside the best
 
 
-def _with_price_of_blocks(task: Task, request: PlanRequest, found: Answer) -> Answer:
+def _with_price_of_blocks(
+    task: Task, request: PlanRequest, found: Answer, deadline: Deadline
+) -> Answer:
     """Say what it costs that no block is cut, against the best plan that may cut them."""
     if request.granularity != "block" or request.boundaries:
         return found
-    free = task.attempt(replace(request, granularity="layer"))
+    free = None
+    if not deadline.passed:
+        freely = replace(request, granularity="layer", time_limit_s=deadline.left_s)
+        free = task.attempt(freely)
     if free is None:
-        return found
+        note = "what it costs to cut between blocks only was not found out in time"
+        return replace(found, notes=(*found.notes, note))
     spent, least = found.cost.objective_s, min(free.cost.objective_s, found.cost.objective_s)
     if spent <= least * (1 + 1e-9):
         note = "cutting between blocks only costs nothing"

@@ -27,19 +27,30 @@ def with_room(
         Layers that are recomputed at least.
     """
     chosen = frozenset(recompute)
-    for rank in range(model.schedule.ranks):
-        if not _excess(model, stage_of, chosen)[rank]:
-            continue
-        spare = [layer for layer in _cheapest(model, stage_of, rank) if layer not in chosen]
-        low, high = 0, len(spare)
-        while low < high:
-            middle = (low + high) // 2
-            if _excess(model, stage_of, chosen.union(spare[:middle]))[rank]:
-                low = middle + 1
+    excess = _excess(model, stage_of, chosen)
+    spare = [
+        [layer for layer in layers if layer not in chosen] if excess[rank] else []
+        for rank, layers in enumerate(_cheapest(model, stage_of))
+    ]
+    # What a rank recomputes changes the memory of no other: all are halved at once.
+    low, high = [0] * len(spare), [len(layers) for layers in spare]
+    while low != high:
+        middle = [(least + most) // 2 for least, most in zip(low, high, strict=True)]
+        excess = _excess(model, stage_of, _with_first(chosen, spare, middle))
+        for rank, exceeded in enumerate(excess):
+            if low[rank] < high[rank] and exceeded:
+                low[rank] = middle[rank] + 1
             else:
-                high = middle
-        chosen = chosen.union(spare[:low])
+                high[rank] = middle[rank]
+    chosen = _with_first(chosen, spare, low)
     return frozenset(recompute) if any(_excess(model, stage_of, chosen)) else chosen
+
+
+def _with_first(
+    chosen: frozenset[int], spare: Sequence[Sequence[int]], counts: Sequence[int]
+) -> frozenset[int]:
+    """Return layers with the first so many of each rank's spare ones."""
+    return chosen.union(*(layers[:count] for layers, count in zip(spare, counts, strict=True)))
 
 
 def _excess(
@@ -48,12 +59,13 @@ def _excess(
     return model.rank_excess(model.evaluate(stage_of, recompute))
 
 
-def _cheapest(model: CostModel, stage_of: Sequence[int], rank: int) -> list[int]:
-    """Return the layers of a device that keep anything, by seconds for each byte."""
+def _cheapest(model: CostModel, stage_of: Sequence[int]) -> list[list[int]]:
+    """Return the layers of each rank that keep anything, by seconds for each byte."""
     saved = model.memory.saved_bytes
-    layers = [
-        layer
-        for layer, stage in enumerate(stage_of)
-        if saved[layer] and model.schedule.rank_of(stage) == rank
-    ]
-    return sorted(layers, key=lambda layer: model.times.forward_s[layer] / saved[layer])
+    held: list[list[int]] = [[] for _ in range(model.schedule.ranks)]
+    for layer, stage in enumerate(stage_of):
+        if saved[layer]:
+            held[model.schedule.rank_of(stage)].append(layer)
+    for layers in held:
+        layers.sort(key=lambda layer: model.times.forward_s[layer] / saved[layer])
+    return held

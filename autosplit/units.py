@@ -171,6 +171,15 @@ def format_share(share: float) -> str:
     return f"{percent:.1f} %" if percent and abs(percent) < 9.95 else f"{percent:.0f} %"
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number of things, such as ``"1 stage"``, ``"2 copies"`` or ``"4 micro-batches"``."""
+    if count == 1:
+        return f"1 {noun}"
+    if noun.endswith("y"):
+        return f"{count} {noun[:-1]}ies"
+    return f"{count} {noun}{'es' if noun.endswith('ch') else 's'}"
+
+
 def _three(value: float) -> str:
     magnitude = abs(value)
     if magnitude < 9.995:

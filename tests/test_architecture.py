@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "autosplit"
 
 # From the ground up: a room imports only from rooms that stand before it.
 ORDER = """
-    errors registry checks units sizes program types serialize journal cluster hardware
+    errors registry checks units sizes deadline program types serialize journal cluster hardware
     modelspec tracers layers graph schedules stages
     solvers readers cost chain places constraints devices variants simulate ties repair assign
     advice fit baselines judge planner configurations search

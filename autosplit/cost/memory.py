@@ -168,19 +168,22 @@ class MemoryModel:
                 loose[value.name] = value.nbytes
         return sum(loose.values()) + sum(self.graph.storage_bytes[storage] for storage in kept)
 
-    def _read_by(self, layers: set[int]) -> list[Value]:
-        if not layers:
-            return []
-        return [value for value in self.graph.values if layers.intersection(value.consumers)]
+    @cached_property
+    def _reads(self) -> dict[int, list[int]]:
+        """Numbers of the values that each layer reads."""
+        found: dict[int, list[int]] = {}
+        for number, value in enumerate(self.graph.values):
+            for layer in value.consumers:
+                found.setdefault(layer, []).append(number)
+        return found
+
+    def _read_by(self, layers: Iterable[int]) -> list[Value]:
+        read = {number for layer in layers for number in self._reads.get(layer, ())}
+        return [self.graph.values[number] for number in sorted(read)]
 
     def input_bytes(self, layers: Collection[int]) -> int:
         """Return the bytes of the model inputs that layers read, per micro-batch."""
-        members = set(layers)
-        return sum(
-            value.nbytes
-            for value in self.graph.values
-            if value.producer is None and members.intersection(value.consumers)
-        )
+        return sum(value.nbytes for value in self._read_by(layers) if value.producer is None)
 
     def workspace_bytes(self, layers: Collection[int], recompute: Collection[int]) -> int:
         """Return the largest transient memory; a recomputed layer needs its activations too."""

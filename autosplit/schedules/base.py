@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from autosplit.errors import UsageError
 from autosplit.registry import Registry
+from autosplit.units import counted
 
 
 class Kind(str, Enum):
@@ -76,8 +77,8 @@ class Schedule(ABC):
                 raise UsageError(f"{field} is {value}", hint="it must be at least 1")
         if self.stages * self.microbatches > LARGEST_STEP:
             raise UsageError(
-                f"a step of {self.stages} stages and {self.microbatches} micro-batches is too "
-                "large to simulate",
+                f"a step of {counted(self.stages, 'stage')} and "
+                f"{counted(self.microbatches, 'micro-batch')} is too large to simulate",
                 cause=f"stages times micro-batches may be {LARGEST_STEP} at most",
             )
         self.check()
@@ -124,8 +125,8 @@ class Schedule(ABC):
     def refuse(self, cause: str, hint: str) -> UsageError:
         """Return the error for numbers that the schedule cannot run."""
         return UsageError(
-            f"schedule {self.name} cannot run {self.stages} stages with "
-            f"{self.microbatches} micro-batches on {self.ranks} ranks",
+            f"schedule {self.name} cannot run {counted(self.stages, 'stage')} with "
+            f"{counted(self.microbatches, 'micro-batch')} on {counted(self.ranks, 'rank')}",
             cause=cause,
             hint=hint,
         )

@@ -81,9 +81,9 @@ def _limits(inst: Instance, lower: float, most: float) -> list[float]:
     return [lower * factor for factor in GROWTH if lower * factor < loosest] + [loosest]
 
 
-def any_plan(inst: Instance) -> ChainPlan | None:
+def any_plan(inst: Instance, seconds: float = GRACE_S) -> ChainPlan | None:
     """Return some plan, coarse but quick, for when the time is up without one."""
-    return best_of_orders(inst, count=3, width=200, deadline=time.monotonic() + GRACE_S)
+    return best_of_orders(inst, count=3, width=200, deadline=time.monotonic() + seconds)
 
 
 def loosest_load(inst: Instance) -> float:
@@ -91,6 +91,11 @@ def loosest_load(inst: Instance) -> float:
     again = inst.recompute_s.sum() / min(kind.speed for kind in inst.kinds)
     nets = 2 * inst.net_cost.max(axis=0).sum() if inst.num_nets else 0.0
     return float(inst.work.max(axis=0).sum() + inst.entry.max() + again + nets)
+
+
+def simple_bound(inst: Instance) -> float:
+    """Return a bound of the objective that needs no search."""
+    return step_bound(inst) if inst.problem.objective == "step" else inst.lower_bound()
 
 
 def step_bound(inst: Instance) -> float:

@@ -14,7 +14,15 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from autosplit.solvers.base import SOLVERS, ChainProblem, Solution, Status
-from autosplit.solvers.bounds import GROWTH, any_plan, best_of_orders, loosest_load, step_bound
+from autosplit.solvers.bounds import (
+    GRACE_S,
+    GROWTH,
+    any_plan,
+    best_of_orders,
+    loosest_load,
+    simple_bound,
+    step_bound,
+)
 from autosplit.solvers.chain_dp import ChainPlan, ChainSearch
 from autosplit.solvers.contract import Contraction, contract
 from autosplit.solvers.cuts import TooManyError
@@ -62,23 +70,22 @@ class DownsetDP:
         incumbent: Solution | None = None,
     ) -> Solution:
         """Answer ``problem``; "feasible" or "unknown" where a window overflows its limit."""
-        run = _Run(problem, time.monotonic() + time_limit_s, gap, incumbent)
-        return run.solve()
+        return _Run(problem, time_limit_s, gap, incumbent).solve()
 
 
 class _Run:
     """One call of the solver: the best plan and the best bound so far."""
 
     def __init__(
-        self, problem: ChainProblem, deadline: float, gap: float, incumbent: Solution | None
+        self, problem: ChainProblem, time_limit_s: float, gap: float, incumbent: Solution | None
     ) -> None:
-        self.problem, self.deadline, self.gap = problem, deadline, gap
+        self.problem, self.gap = problem, gap
         self.started = time.monotonic()
+        self.deadline = self.started + time_limit_s
+        self.grace_s = min(GRACE_S, time_limit_s)
         self.inst = Instance(problem)
         self.best: Solution | None = incumbent if incumbent and incumbent.stage_of else None
-        self.bound = self.inst.lower_bound()
-        if problem.objective == "step":
-            self.bound = step_bound(self.inst)
+        self.bound = simple_bound(self.inst)
         self.notes: list[str] = []
         self.open: list[_Open] = []
         self.overflowed = False
@@ -265,10 +272,10 @@ class _Run:
             )
 
     def _offer_any(self) -> None:
-        """Find some plan where there is none yet: coarse and quick, whatever the time."""
+        """Find some plan where there is none yet: coarse and quick, in as much time again."""
         whole = Contraction(self.problem, tuple(range(self.problem.num_nodes)))
         if self.best is None:
-            plan = any_plan(self.inst)
+            plan = any_plan(self.inst, self.grace_s)
             if plan is not None:
                 self._offer(whole, plan)
 

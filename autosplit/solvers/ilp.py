@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 
 from autosplit.errors import AutosplitError
 from autosplit.solvers.base import SOLVERS, ChainProblem, Solution, Status
-from autosplit.solvers.bounds import step_bound
+from autosplit.solvers.bounds import simple_bound
 from autosplit.solvers.evaluate import evaluate
 from autosplit.solvers.instance import Instance
 from autosplit.solvers.linear import Affine, LinearProgram
@@ -81,7 +81,7 @@ class _PulpSolver(ABC):
             )
         started = time.monotonic()
         inst = Instance(problem)
-        floor = step_bound(inst) if problem.objective == "step" else inst.lower_bound()
+        floor = simple_bound(inst)
         best = incumbent if incumbent and incumbent.stage_of is not None else None
         bounds = []
         for order in inst.device_orders():
@@ -122,6 +122,7 @@ class _PulpSolver(ABC):
         The bound is infinite when no plan exists, or none as good as ``best``.
         """
         known = best.objective_s if best else math.inf
+        started = time.monotonic()
         try:
             model = PrefixModel(inst, order, known, OPEN_PER_SECOND * time_limit_s)
         except ImpossibleError:
@@ -129,7 +130,10 @@ class _PulpSolver(ABC):
         except TooLargeError:
             return None, -math.inf
         program, variables = _translate(model.program)
-        outcome = self._guarded(program, time_limit_s, gap)
+        left_s = time_limit_s - (time.monotonic() - started)
+        if left_s <= 0:
+            return None, -math.inf
+        outcome = self._guarded(program, left_s, gap)
         if outcome.status == "infeasible":
             return None, math.inf
         bound = outcome.bound / model.unit

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from autosplit.errors import AutosplitError
 from autosplit.solvers.base import SOLVERS, ChainProblem, Solution
-from autosplit.solvers.bounds import any_plan, best_of_orders
+from autosplit.solvers.bounds import GRACE_S, any_plan, best_of_orders, simple_bound
+from autosplit.solvers.chain_dp import ChainPlan
 from autosplit.solvers.evaluate import evaluate
 from autosplit.solvers.instance import Instance
 from autosplit.solvers.recompute import cheapest_recomputation
@@ -22,6 +23,9 @@ DP_SHARE = 0.4
 MIXED_SHARE = 0.8
 """The same where devices of several kinds may stand in any order: an ILP proves little there."""
 
+_COARSE = 64
+"""Candidates for each boundary where any plan will do."""
+
 
 def solve(
     problem: ChainProblem,
@@ -30,6 +34,7 @@ def solve(
     gap: float = 0.0,
     cross_check: bool = False,
     start: Sequence[int] | None = None,
+    persist: bool = True,
 ) -> Solution:
     """Answer a chain problem.
 
@@ -49,6 +54,8 @@ def solve(
     start
         Stages of the nodes in a known plan: the search looks for better ones only. Ignored where
         that plan breaks a rule, or the order of devices is free.
+    persist
+        Whether to take a little longer for a first plan where the time brought none.
 
     Returns
     -------
@@ -66,7 +73,9 @@ def solve(
     if solver != "auto":
         SOLVERS[solver]  # refuses an unknown name before any work
     known = _known(problem, start)
-    if cross_check:
+    if time_limit_s <= 0:
+        answer = known or _as_solution(Instance(problem), None)
+    elif cross_check:
         answer = _cross_check(problem, time_limit_s, gap)
     elif solver in ("auto", "dp"):
         share = MIXED_SHARE if len(problem.kinds) > 1 else DP_SHARE
@@ -76,11 +85,13 @@ def solve(
         if solver == "auto" and not _done(answer, gap) and left > 0:
             answer = _better(answer, _attempt("ilp", problem, left, gap, answer))
     else:
-        first = _incumbent(problem, started + time_limit_s / 4)
+        first = _incumbent(problem, time_limit_s / 4)
         if known is not None and known.objective_s < first.objective_s:
             first = known
         left = time_limit_s - (time.monotonic() - started)
         answer = _better(first, _attempt(solver, problem, left, gap, first))
+    if persist and answer.status == "unknown":
+        answer = _better(answer, _any(Instance(problem)))
     return dataclasses.replace(answer, solver_s=time.monotonic() - started)
 
 
@@ -93,20 +104,30 @@ def _known(problem: ChainProblem, start: Sequence[int] | None) -> Solution | Non
     if result.violations:
         return None
     value = result.objective_s
-    return Solution(tuple(start), value, 0.0, "feasible", "given", 0.0, recompute=again)
+    bound = min(value, simple_bound(Instance(problem)))
+    return Solution(tuple(start), value, bound, "feasible", "given", 0.0, recompute=again)
 
 
-def _incumbent(problem: ChainProblem, deadline: float) -> Solution:
+def _incumbent(problem: ChainProblem, seconds: float) -> Solution:
     """Return the best plan over a few topological orders."""
     inst = Instance(problem)
-    plan = best_of_orders(inst, deadline=deadline) or any_plan(inst)
+    plan = best_of_orders(inst, deadline=time.monotonic() + seconds)
+    return _as_solution(inst, plan or any_plan(inst, min(seconds, GRACE_S)))
+
+
+def _any(inst: Instance) -> Solution:
+    """Return a plan where the time is up without one: after little work, whatever the clock."""
+    return _as_solution(inst, best_of_orders(inst, count=1, width=_COARSE) or any_plan(inst))
+
+
+def _as_solution(inst: Instance, plan: ChainPlan | None) -> Solution:
+    bound = simple_bound(inst)
     if plan is None:
-        return Solution(None, float("inf"), 0.0, "unknown", "bounds", 0.0)
-    kinds = plan.kind_of if problem.kinds else ()
-    result = evaluate(problem, plan.stage_of, kinds)
-    return Solution(
-        plan.stage_of, result.objective_s, 0.0, "feasible", "bounds", 0.0, kind_of=kinds
-    )
+        return Solution(None, float("inf"), bound, "unknown", "bounds", 0.0)
+    kinds = plan.kind_of if inst.problem.kinds else ()
+    value = evaluate(inst.problem, plan.stage_of, kinds).objective_s
+    bound = min(bound, value)
+    return Solution(plan.stage_of, value, bound, "feasible", "bounds", 0.0, kind_of=kinds)
 
 
 def _attempt(
@@ -147,7 +168,7 @@ def _better(first: Solution, second: Solution) -> Solution:
 
 
 def _cross_check(problem: ChainProblem, time_limit_s: float, gap: float) -> Solution:
-    known = _incumbent(problem, time.monotonic() + time_limit_s / 4)
+    known = _incumbent(problem, time_limit_s / 4)
     first = _attempt("dp", problem, time_limit_s / 3, gap, None)
     second = _attempt("ilp", problem, time_limit_s / 3, gap, known)
     proven = {first.status, second.status} <= {"optimal", "infeasible"}
