@@ -26,17 +26,25 @@ class Module:
 
 
 def tree(layers: Sequence[str]) -> Module:
-    """Return the tree of module paths of the layers."""
+    """Return the tree of module paths of the layers; a further piece ``h.0#2`` is below ``h.0``."""
     root = Module("")
     for layer in layers:
         here = root
         here.layers.append(layer)
-        parts = layer.split(".")
-        for depth, part in enumerate(parts):
-            path = ".".join(parts[: depth + 1])
+        for part, path in _steps(layer):
             here = here.children.setdefault(part, Module(path))
             here.layers.append(layer)
     return root
+
+
+def _steps(layer: str) -> Iterator[tuple[str, str]]:
+    """Yield each name on the way to a layer, with the path up to it."""
+    base, mark, piece = layer.partition("#")
+    parts = base.split(".")
+    for depth, part in enumerate(parts):
+        yield part, ".".join(parts[: depth + 1])
+    if mark:
+        yield mark + piece, layer
 
 
 def summarize(chosen: Collection[str], everything: Sequence[str]) -> tuple[str, ...]:

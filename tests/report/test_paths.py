@@ -24,9 +24,11 @@ def test_whole_modules_stand_for_their_layers(chosen, expected):
     assert summarize(chosen, GPT) == expected
 
 
-def test_a_second_group_of_a_path_is_a_name_of_its_own():
-    everything = ("h.0", "h.0#2", "h.1")
-    assert summarize(("h.0", "h.0#2"), everything) == ("h.0", "h.0#2")
+def test_further_pieces_of_a_path_are_below_it():
+    everything = ("h.0", "h.0#2", "h.0.mlp", "h.1")
+    assert summarize(("h.0", "h.0#2", "h.0.mlp"), everything) == ("h.0",)
+    assert summarize(("h.0", "h.0#2"), everything) == ("h.0 itself", "h.0#2")
+    assert summarize(("h.0#2",), everything) == ("h.0#2",)
 
 
 def test_a_layer_that_is_also_a_module_is_named_by_itself():
@@ -44,7 +46,7 @@ def test_the_tree_keeps_the_order_of_the_layers():
 
 
 names = st.lists(
-    st.lists(st.sampled_from("ab012"), min_size=1, max_size=3).map(".".join),
+    st.lists(st.sampled_from([*"ab012", "b#2"]), min_size=1, max_size=3).map(".".join),
     min_size=1,
     max_size=12,
     unique=True,
