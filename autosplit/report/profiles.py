@@ -53,7 +53,7 @@ def _profile_facts(profile: Profile) -> list[tuple[str, RenderableType]]:
         pairs.append(("activations", f"{format_bytes(saved)} kept for backward"))
     pairs.append(("micro-batch", _step_text(profile)))
     if profile.whole is not None and profile.whole.first_s is not None:
-        text = f"{format_seconds(profile.whole.first_s)}: it finds no gradients to add to"
+        text = f"{format_seconds(profile.whole.first_s)}, with no gradients yet to add to"
         pairs.append(("first of a step", text))
     if profile.calibration is not None:
         pairs.append(("calibration", _calibration_text(profile.calibration)))

@@ -108,6 +108,7 @@ def _data_module(plan: Plan, code: ModelCode | None) -> str:
     loss = batches and "loss" in own
     imports = ["load_source"] if batches else ["example_batches"]
     imports += [] if loss else ["own_loss"]
+    stand_in = "  # the model's own, else mean squares of its outputs"
     setup = (
         f"SOURCE = load_source({json.dumps(_place(source, code), ensure_ascii=False)})"
         if batches
@@ -120,7 +121,7 @@ def _data_module(plan: Plan, code: ModelCode | None) -> str:
         batches="SOURCE.batches(batch_size)"
         if batches
         else 'example_batches(ROUTING, HERE / "weights", batch_size)',
-        loss="SOURCE.loss(output, *targets)" if loss else "own_loss(output)",
+        loss="SOURCE.loss(output, *targets)" if loss else f"own_loss(output){stand_in}",
     )
 
 
