@@ -192,6 +192,7 @@ def _write(
             if scope.kind == "function":
                 functions.add(graph, scope)
         if options.variants:
+            functions.share(graph)
             share_bodies(graph, root, scopes, functions.name)
     classes = define(graph, root, functions.name)
     if options.attributes:

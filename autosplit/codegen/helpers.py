@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from itertools import permutations
 
 from autosplit.codegen.expressions import Number
 from autosplit.codegen.names import usable
 from autosplit.codegen.scopes import Scope, StageGraph
 from autosplit.codegen.skeletons import body_skeleton
+from autosplit.codegen.variants import share_function
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Helper:
     """A function of the file; ``scopes`` are its calls, ``scope`` is the one written."""
 
@@ -62,6 +64,25 @@ class Helpers:
         helper = self.by_call[scope.call.index] = self.known[key]
         helper.scopes.append(scope)
         self.same[scope.call.index] = helper.scope.call.index
+
+    def share(self, graph: StageGraph) -> None:
+        """Write functions that differ by an argument that may be left out once."""
+        for fuller, lesser in permutations(list(self.distinct), 2):
+            if fuller not in self.distinct or lesser not in self.distinct:
+                continue
+            if fuller.scope.height != lesser.scope.height:
+                continue
+            if share_function(graph, fuller.scopes, lesser.scopes, self.name):
+                self._merge(fuller, lesser)
+
+    def _merge(self, fuller: Helper, lesser: Helper) -> None:
+        merged = Helper(min(fuller.name, lesser.name, key=len), [*fuller.scopes, *lesser.scopes])
+        self.distinct[self.distinct.index(fuller)] = merged
+        self.distinct.remove(lesser)
+        self.known = {k: h for k, h in self.known.items() if h not in (fuller, lesser)}
+        for scope in merged.scopes:
+            self.by_call[scope.call.index] = merged
+            self.same[scope.call.index] = merged.scope.call.index
 
 
 def wished_name(scope: Scope) -> str:

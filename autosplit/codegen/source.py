@@ -48,9 +48,8 @@ class Source:
     def _helper(self, helper: Helper) -> list[str]:
         scope = helper.scope
         body = self._body(scope, None, 0, "    ")
-        parameters = [scope.variables[value] for value in scope.inputs]
         return [
-            *signature("", helper.name, parameters),
+            *signature("", helper.name, _parameters(scope)),
             *docstring("    ", describe_helper(self.graph, helper.scopes)),
             *body.lines(),
         ]

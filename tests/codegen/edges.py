@@ -333,6 +333,50 @@ class Variants(nn.Module):
         return g(x, y, None, x)
 
 
+def mix(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p: float) -> Tensor:
+    """Attend; what is kept and what is left out stand on both sides of the mask."""
+    query, key, value = (
+        each.unflatten(-1, (2, -1)).transpose(0, 1) for each in (query, key, value)
+    )
+    mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=p)
+    return mixed.transpose(0, 1).flatten(1)
+
+
+class Attention(nn.Module):
+    """Attention over itself or over a memory, with a mask or without one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query = nn.Linear(WIDTH, WIDTH)
+        self.key = nn.Linear(WIDTH, WIDTH)
+
+    def forward(
+        self, x: Tensor, memory: Tensor | None = None, mask: Tensor | None = None
+    ) -> Tensor:
+        states = x if memory is None else memory
+        key = self.key(states)
+        return mix(self.query(x), key, states, mask, 0.5 if self.training else 0.0)
+
+
+class Attends(nn.Module):
+    """Attention with no argument, or with one of two: no call has both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.itself = Attention()
+        self.masked = Attention()
+        self.over = Attention()
+        self.again = Attention()
+        self.mask = nn.Parameter(torch.rand(2, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = self.mask.tanh()
+        y = self.itself(x)
+        y = self.masked(y, mask=mask)
+        y = self.over(y, x)
+        return y + self.again(y, mask=mask)
+
+
 class Half(nn.Module):
     """Weights of another dtype."""
 
@@ -362,5 +406,6 @@ EDGES = (
     Nested,
     Chained,
     Variants,
+    Attends,
     Half,
 )

@@ -15,7 +15,7 @@ from autosplit.errors import AutosplitError
 from autosplit.modelspec import LoadedModel
 from autosplit.tracers import Trace, trace
 from tests.codegen.chain import Chain, compare, from_module, make
-from tests.codegen.edges import EDGES, WIDTH
+from tests.codegen.edges import EDGES, WIDTH, Attends
 
 SUMMED_OVER_STAGES = 1e-6
 
@@ -62,3 +62,13 @@ def test_names_of_the_model_are_data(kind: type[nn.Module]) -> None:
     for source in chain(kind, 1, None).sources:
         calls = [n.func for n in ast.walk(ast.parse(source.text)) if isinstance(n, ast.Call)]
         assert not [f for f in calls if isinstance(f, ast.Name) and f.id in ("quit", "exec")]
+
+
+def test_calls_that_lack_an_argument_share_class_and_function() -> None:
+    (source,) = chain(Attends, 1, None).sources
+    assert source.text.count("class Attention") == source.text.count("def mix") == 1
+    assert "forward(self, x, memory, mask=None)" in source.text
+    assert "self.over(y, x)" in source.text
+    assert "self.masked(y, y, mask)" in source.text
+    apart = chain(Attends, 1, CodegenOptions(variants=False)).sources[0]
+    assert apart.text.count("class Attention") == apart.text.count("def mix") + 1 == 3

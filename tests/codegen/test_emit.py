@@ -44,7 +44,7 @@ def masked(options: CodegenOptions | None = None):
 def test_masks_and_idle_operations_are_rewritten_and_listed() -> None:
     chain = masked()
     (source,) = chain.sources
-    assert {note.kind for note in source.rewrites} == {"causal mask", "no-op"}
+    assert {note.kind for note in source.rewrites} == {"causal mask", "fold", "loop", "no-op"}
     assert all(note.where and note.why for note in source.rewrites)
     assert ".tril()" in source.text
     assert "arange" not in source.text
@@ -53,7 +53,7 @@ def test_masks_and_idle_operations_are_rewritten_and_listed() -> None:
 
 
 def test_rewrites_can_be_switched_off() -> None:
-    chain = masked(CodegenOptions(simplify=False, masks=False))
+    chain = masked(CodegenOptions(simplify=False, masks=False, fold=False, loops=False))
     (source,) = chain.sources
     assert source.rewrites == ()
     assert "arange" in source.text
@@ -137,7 +137,7 @@ def test_numbers_get_the_one_name_they_have() -> None:
     assert ".view(-1, 2, self.head_width) * self.factor" in source.text
     assert "also_heads" not in source.text
     assert "groups" not in source.text
-    assert {note.kind for note in source.rewrites} == {"named number"}
+    assert {note.kind for note in source.rewrites} == {"fold", "named number"}
     assert compare(chain, train=True, batch_size=3).output == 0
 
 
