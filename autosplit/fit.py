@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -85,9 +85,7 @@ def _hint_to_large_layer(
     changes = list(_changes(model, request, trial))
     if OPTIMIZER_COPIES[request.optimizer] and trial(replace(request, optimizer="sgd")):
         changes.append("--optimizer sgd")
-    if not changes:
-        return f"give larger devices{trial.cut_short}"
-    return f"would fit: {', or '.join((*changes, 'larger devices'))}{trial.cut_short}"
+    return trial.hint([*changes, "larger devices"] if changes else [])
 
 
 def explain(
@@ -133,8 +131,7 @@ def explain(
     needed, cause = _smallest_budget(model, request, trial)
     if needed is not None:
         changes.append(f"devices of {format_bytes(needed)}")
-    hint = f"would fit: {', or '.join(changes)}" if changes else "give larger devices"
-    return InfeasibleError(message, cause=cause, hint=hint + trial.cut_short)
+    return InfeasibleError(message, cause=cause, hint=trial.hint(changes))
 
 
 def _refused_wishes(
@@ -171,10 +168,13 @@ class _Trial:
         """Return one that may use a part of the time."""
         return replace(self, deadline=self.deadline.share(part))
 
-    @property
-    def cut_short(self) -> str:
-        """Words for a hint that may lack changes."""
-        return " (not all was tried: the time was over)" if self.deadline.passed else ""
+    def hint(self, changes: Sequence[str]) -> str:
+        """Return what would fit, and whether there may be more."""
+        late = self.deadline.passed
+        if not changes:
+            return _LATE if late else "give larger devices"
+        more = " (not all was tried: the time was over)" if late else ""
+        return f"would fit: {', or '.join(changes)}{more}"
 
 
 def _changes(model: CostModel, request: PlanRequest, trial: _Trial) -> Iterator[str]:

@@ -109,3 +109,14 @@ def test_long_times_have_large_units(seconds, expected):
 @given(st.integers(min_value=0, max_value=2**50))
 def test_a_shown_size_reads_back_to_three_digits(count):
     assert units.parse_bytes(units.format_bytes(count)) == pytest.approx(count, rel=0.006, abs=0.5)
+
+
+def test_one_thing_is_not_called_several():
+    assert [units.counted(count, "stage") for count in (0, 1, 2)] == [
+        "0 stages",
+        "1 stage",
+        "2 stages",
+    ]
+    assert units.counted(1, "micro-batch") == "1 micro-batch"
+    assert units.counted(4, "micro-batch") == "4 micro-batches"
+    assert units.counted(2, "copy") == "2 copies"

@@ -193,14 +193,22 @@ CLUSTER_FILE = "A file for --cluster; [links] and [[link]] may be left out:\n\n"
 """Epilog of the commands that take one."""
 
 
+CLUSTER_PATH = "autosplit.cluster_path"
+"""Where the context of a command tells the file that its cluster came from."""
+
+
 class ClusterFile(click.ParamType):  # type: ignore[type-arg]
     """A TOML file of devices and links."""
 
     name = "path"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the cluster."""
-        return cluster.read(value) if isinstance(value, str) else value
+        """Return the cluster, and note its file, that no output may replace."""
+        if not isinstance(value, str):
+            return value
+        if ctx is not None:
+            ctx.meta[CLUSTER_PATH] = (value,)
+        return cluster.read(value)
 
 
 # ---------------------------------------------------------------- shared options

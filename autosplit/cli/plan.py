@@ -17,6 +17,7 @@ from autosplit.cli.kinds import PLAN, PROFILE, WORKLOAD, expect
 from autosplit.cli.options import (
     BYTES,
     CLUSTER_FILE,
+    CLUSTER_PATH,
     FILE,
     LATENCY,
     RATE,
@@ -243,7 +244,8 @@ def command(
     if output is None and not as_json:
         output = Path("plan.json")
     if output is not None:
-        refuse_existing(output, force, (*files, *(other for _, other in profiles)))
+        inputs = (*files, *(other for _, other in profiles), *context.meta.get(CLUSTER_PATH, ()))
+        refuse_existing(output, force, inputs)
     if global_batch is None:
         _refuse_more_than_one(files)
         wishes["replicas"] = copies or 1

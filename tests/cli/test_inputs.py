@@ -12,6 +12,7 @@ from autosplit.errors import ExitCode
     [
         ("plan", "profile.json", "--stages", "2", "-o", "profile.json"),
         ("plan", "profile.json", "--stages", "2", "-o", "./again/../profile.json"),
+        ("plan", "profile.json", "--cluster", "cluster.toml", "-o", "cluster.toml"),
         ("show", "profile.json", "--trace", "profile.json"),
         ("show", "plan.json", "--dot", "plan.json"),
         ("device", "fit", "profile.json", "-o", "profile.json"),
@@ -22,6 +23,7 @@ from autosplit.errors import ExitCode
 def test_what_is_read_is_not_replaced(run, profile_file, plan_file, folder, command):
     (folder / "again").mkdir()
     (folder / "model.py").write_text("def build(): ...\n")
+    (folder / "cluster.toml").write_text('[[device]]\nkind = "a100"\ncount = 2\n')
     before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     result = run(*command, "--force")
     assert result.exit_code == ExitCode.FAILURE
