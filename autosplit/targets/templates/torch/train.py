@@ -1,4 +1,4 @@
-"""Train the pipeline; ``launch.sh`` starts the processes."""
+"""Train the pipeline; launch.sh starts the processes."""
 
 from __future__ import annotations
 
