@@ -30,6 +30,7 @@ from autosplit.codegen.members import (
     frozen_parts,
     registration_order,
 )
+from autosplit.codegen.methods import method_names
 from autosplit.codegen.scopes import Scope, StageGraph
 from autosplit.codegen.tree import linked
 
@@ -74,20 +75,8 @@ class Definition:
         return f"{self.fqn}." if self.fqn else ""
 
     def methods(self) -> list[str]:
-        """Return the name of the method of each body: by its arguments, else a number."""
-        if not self.bodies:
-            return []
-        names = ["forward"]
-        first = self.bodies[0][0].argument_names()
-        for number, (scope, _) in enumerate(self.bodies[1:], start=2):
-            taken = scope.argument_names()
-            more = [name for name in taken if name not in first]
-            less = [name for name in first if name not in taken]
-            wish = f"forward_{number}"
-            if len(more) + len(less) == 1:
-                wish = f"forward_with_{more[0]}" if more else f"forward_without_{less[0]}"
-            names.append(wish if wish not in names else f"forward_{number}")
-        return names
+        """Return the name of the method of each body."""
+        return method_names([scope for scope, _ in self.bodies], self.tree.children)
 
 
 @dataclass(eq=False)

@@ -15,7 +15,7 @@ from autosplit.errors import AutosplitError
 from autosplit.modelspec import LoadedModel
 from autosplit.tracers import Trace, trace
 from tests.codegen.chain import Chain, compare, from_module, make
-from tests.codegen.edges import EDGES, WIDTH, Attends
+from tests.codegen.edges import EDGES, WIDTH, Attends, TwoBodies
 
 SUMMED_OVER_STAGES = 1e-6
 
@@ -72,3 +72,8 @@ def test_calls_that_lack_an_argument_share_class_and_function() -> None:
     assert "self.masked(y, y, mask)" in source.text
     apart = chain(Attends, 1, CodegenOptions(variants=False)).sources[0]
     assert apart.text.count("class Attention") == apart.text.count("def mix") + 1 == 3
+
+
+def test_a_second_body_is_called_by_its_result() -> None:
+    (source,) = chain(TwoBodies, 1, None).sources
+    assert "self.two.forward_total(self.two(x))" in source.text
