@@ -118,7 +118,7 @@ def test_no_layer_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(calls) == count
 
 
-@pytest.mark.parametrize("on_meta", [False, True])
+@pytest.mark.parametrize("on_meta", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_sweep_goes_on_at_the_size_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_meta: bool
 ) -> None:
@@ -231,6 +231,7 @@ def test_killed_at_ten_moments_the_profile_is_that_of_one_run(tmp_path: Path, ki
     assert timeless(load(Profile, output)) == timeless(load(Profile, once))
 
 
+@pytest.mark.slow
 def test_layers_that_do_not_fit_together_are_measured_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -251,6 +252,7 @@ def test_layers_that_do_not_fit_together_are_measured_alone(
     assert set(tried[1:]) == {1}
 
 
+@pytest.mark.slow
 def test_a_layer_on_meta_that_does_not_fit_alone_is_modelled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

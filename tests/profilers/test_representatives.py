@@ -60,6 +60,7 @@ def test_layers_that_are_alike_have_one_time() -> None:
     assert all(len(medians) == 1 for medians in times.values())
 
 
+@pytest.mark.slow
 def test_the_budget_parts_representatives_but_changes_nothing_else() -> None:
     subject = traced("gpt", on_meta=True)
     whole = profile(subject, QUICK)

@@ -81,10 +81,8 @@ def test_sizes_that_cannot_be_are_refused(
         workflow.sweep(spec(name), sizes, QUICK)
 
 
-def test_models_on_meta_have_one_measured_size() -> None:
+def test_models_on_meta_are_swept_too() -> None:
     ref = ModelRef(spec=spec("mlp"), on_meta=True)
-    with pytest.raises(UsageError, match="measured at one size"):
-        workflow.sweep(ref, {"batch": (1, 2)}, QUICK)
     assert len(workflow.sweep(ref, {"batch": (1, 2)}, H200).sweep) == 2
 
 
