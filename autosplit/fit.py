@@ -20,6 +20,9 @@ from autosplit.units import counted, format_bytes
 _SEARCH_S = 10.0
 """Most time for finding out what would fit."""
 
+RESERVE_S = 3.0
+"""Time that a search for a plan leaves for that where memory is limited."""
+
 _TRY_S = 2.0
 """Most time for one change."""
 

@@ -133,7 +133,8 @@ class Task:
             wishes = wishes.from_plan(start)
         attempt = self.attempt if explain else None
         fit.refuse_large_layer(model, request, attempt, deadline, devices)
-        found = assign(model, wishes, request, deadline, devices=devices, cross_check=cross_check)
+        until = deadline.keeping(fit.RESERVE_S) if explain and model.bounded else deadline
+        found = assign(model, wishes, request, until, devices=devices, cross_check=cross_check)
         if isinstance(found, Failure):
             raise fit.explain(found, model, request, attempt, deadline)
         return found

@@ -190,9 +190,12 @@ class Cut:
             entry = np.where(self.base, 0, rows)
             entry[self.free] = np.where(self.bits.any(axis=0), self.bits.argmax(axis=0), rows)
             entries, starts = entry[inst.net_pins], inst.net_start[:-1]
+            first = np.minimum.reduceat(entries, starts)
             last = np.where(inst.to_end, rows, np.maximum.reduceat(entries, starts))
-            np.add.at(change, np.minimum.reduceat(entries, starts), values.T)
-            np.subtract.at(change, last, values.T)
+            # Of a large graph few nets cross any of them.
+            some = np.flatnonzero(first < last)
+            np.add.at(change, first[some], values[:, some].T)
+            np.subtract.at(change, last[some], values[:, some].T)
         total: Floats = np.maximum(change.cumsum(axis=0)[:rows], 0.0)
         return total
 
