@@ -90,7 +90,7 @@ def test_the_price_of_blocks_is_left_out_when_the_time_is_over(clock, monkeypatc
     assert len(slow.given_s) == 1
 
 
-def test_nothing_found_in_time_is_said_and_no_change_is_tried(clock, monkeypatch):
+def test_nothing_found_in_time_is_said(clock, monkeypatch):
     slow = Slow(clock, monkeypatch, **NOTHING)
     with pytest.raises(AutosplitError, match="no 4-stage plan was found in 10 s") as caught:
         plan(SUBJECT, ASK)
@@ -99,19 +99,20 @@ def test_nothing_found_in_time_is_said_and_no_change_is_tried(clock, monkeypatch
     started = clock.now
     with pytest.raises(InfeasibleError, match="none was found, without a proof") as caught:
         plan(KEEPING, dataclasses.replace(ASK, memory_bytes=1300))
-    assert caught.value.hint == "give a longer --time-limit to be told what would fit"
+    assert caught.value.hint == "give larger devices"
     assert clock.now - started <= ASK.time_limit_s
 
 
 def test_changes_that_would_fit_take_what_is_left(clock, monkeypatch):
-    request = dataclasses.replace(ASK, memory_bytes=400, optimizer="sgd")
+    request = dataclasses.replace(ASK, memory_bytes=400, time_limit_s=2.0)
     Slow(clock, monkeypatch)
+    clock.step_s = 1e-9
     started = clock.now
     with pytest.raises(InfeasibleError) as caught:
         plan(KEEPING, request)
     assert "would fit" in caught.value.hint
     assert "not all was tried: the time was over" in caught.value.hint
-    assert clock.now - started <= request.time_limit_s * (1 + 1e-9)
+    assert clock.now - started <= request.time_limit_s * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("recompute", ["none", "auto"])
