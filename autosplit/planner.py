@@ -18,7 +18,7 @@ from autosplit.graph import Graph
 from autosplit.judge import judged, play
 from autosplit.simulate import Timeline
 from autosplit.types import Plan, PlanRequest, Profile, StagePlan
-from autosplit.units import format_seconds, format_share
+from autosplit.units import counted, format_seconds, format_share
 
 
 def plan(
@@ -165,7 +165,8 @@ class Task:
         if set(plan.order) != set(layers.index):
             raise DataError("the plan has other layers than the profile")
         if len(plan.stages) != request.stages:
-            raise DataError(f"the plan has {len(plan.stages)} stages, not {request.stages}")
+            has = counted(len(plan.stages), "stage")
+            raise DataError(f"the plan has {has}, not {request.stages}")
         ranks = {stage.rank: stage.device for stage in plan.stages}
         names = {device.name for device in request.cluster.devices} if request.cluster else set()
         order = [name for _, name in sorted(ranks.items()) if name is not None]

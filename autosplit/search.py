@@ -15,7 +15,7 @@ from autosplit.configurations import Measured, Space, refusal
 from autosplit.errors import AutosplitError, InfeasibleError, UsageError
 from autosplit.planner import plan
 from autosplit.types import Plan, PlanRequest, Profile
-from autosplit.units import format_bytes, format_seconds, format_share
+from autosplit.units import counted, format_bytes, format_seconds, format_share
 
 _LEAST_S = 1.0
 """Time that every configuration gets that is planned."""
@@ -135,7 +135,8 @@ def search(profiles: Sequence[Profile], request: PlanRequest, space: Space) -> S
             # The wish is at fault, not the devices.
             raise error
         raise InfeasibleError(
-            f"no way to train a batch of {space.global_batch} on {space.devices} devices",
+            f"no way to train a batch of {space.global_batch} on "
+            f"{counted(space.devices, 'device')}",
             cause=best.reason,
             hint=(error and error.hint)
             or "give more or larger devices, or profile a smaller --batch-size",
@@ -154,7 +155,8 @@ def _nothing_to_try(measured: Sequence[Measured], space: Space) -> UsageError:
         )
     return UsageError(
         "no configuration has the stages and micro-batches that were asked for",
-        cause=f"there are {space.devices} devices and {space.global_batch} rows",
+        cause=f"what there is: {counted(space.devices, 'device')} and "
+        f"{counted(space.global_batch, 'row')}",
         hint="leave out --stages, --microbatches or --schedule, and they are searched",
     )
 
@@ -276,7 +278,7 @@ def _lost(candidate: Candidate, best: Candidate, plan: Plan, at_best: Plan) -> s
     slower = plan.step_s / at_best.step_s - 1 if at_best.step_s else 0.0
     if slower < _EQUAL:
         if candidate.devices > best.devices:
-            return f"as fast, on {candidate.devices} devices instead of {best.devices}"
+            return f"as fast, on {counted(candidate.devices, 'device')} instead of {best.devices}"
         more = candidate.memory_bytes - best.memory_bytes
         return f"as fast, with {format_bytes(more)} more memory" if more > 0 else "as fast"
     spent, least = _spent(plan), _spent(at_best)

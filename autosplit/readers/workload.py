@@ -12,6 +12,7 @@ from autosplit.errors import AutosplitError, InfeasibleError
 from autosplit.solvers.base import ChainProblem, DeviceKind, Link, Solution
 from autosplit.solvers.evaluate import evaluate
 from autosplit.solvers.portfolio import solve
+from autosplit.units import counted
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ def _refuse(workload: Workload, problem: ChainProblem, answer: Solution) -> None
         sizes = workload.problem.static_bytes
         largest = max(range(len(sizes)), key=sizes.__getitem__)
         raise InfeasibleError(
-            f"no placement of {workload.name} fits {problem.num_stages} devices",
+            f"no placement of {workload.name} fits {counted(problem.num_stages, 'device')}",
             cause=f"accelerators hold {budget:.0f} bytes each; the nodes need {sum(sizes):.0f}, "
             f"{workload.nodes[largest][0]} alone {sizes[largest]:.0f}",
             hint="raise maxSizePerFPGA or maxFPGAs in the file",
