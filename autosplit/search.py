@@ -134,6 +134,12 @@ def search(profiles: Sequence[Profile], request: PlanRequest, space: Space) -> S
         if isinstance(error, UsageError):
             # The wish is at fault, not the devices.
             raise error
+        if any(each.outcome == "late" for _, each in tried):
+            raise AutosplitError(
+                f"no plan was found in {request.time_limit_s:g} s",
+                cause="not every configuration was tried",
+                hint="raise --time-limit, or say more of --stages, --microbatches and --schedule",
+            )
         raise InfeasibleError(
             f"no way to train a batch of {space.global_batch} on "
             f"{counted(space.devices, 'device')}",
@@ -205,7 +211,9 @@ class _Search:
             return replace(candidate, outcome="same", reason=reason)
         if len(self.fastest) >= _KEPT and candidate.most_samples_per_s < self.fastest[-1]:
             return replace(candidate, outcome="slower")
-        if self.fastest and self.left_s <= 0:
+        # A search that has found nothing may take as long again.
+        more_s = 0.0 if self.fastest else max(_LEAST_S, self.time_limit_s)
+        if self.left_s <= -more_s:
             reason = f"not tried: the {self.time_limit_s:g} s were over"
             return replace(candidate, outcome="late", reason=reason)
         limit_s, gap = max(_LEAST_S, self.left_s / _KEPT), max(_GAP, candidate.request.gap)

@@ -6,7 +6,7 @@ import pytest
 
 from autosplit import search as searching
 from autosplit.configurations import Space
-from autosplit.errors import InfeasibleError, UsageError
+from autosplit.errors import AutosplitError, InfeasibleError, UsageError
 from autosplit.types import PlanRequest
 from tests.builders import profile
 
@@ -35,6 +35,22 @@ def test_the_fastest_configuration_comes_first():
         assert request.ranks * request.replicas <= 4
         assert request.replicas * request.microbatches * candidate.microbatch_size == 32
         assert bool(candidate.reason) == (candidate is not found.candidates[0])
+
+
+def test_a_search_that_finds_nothing_ends_too(monkeypatch):
+    now, calls = [1000.0], []
+
+    def plan(measured, request, **_):
+        calls.append(request.time_limit_s)
+        now[0] += 10.0
+        raise InfeasibleError("none was found")
+
+    monkeypatch.setattr(searching, "plan", plan)
+    monkeypatch.setattr(searching.time, "monotonic", lambda: now[0])
+    request = dataclasses.replace(ANY, time_limit_s=10.0)
+    with pytest.raises(AutosplitError, match="no plan was found in 10 s"):
+        search([sized(1)], request, devices=8, global_batch=32)
+    assert len(calls) == 2
 
 
 def test_losers_say_why():
