@@ -25,6 +25,7 @@ from autosplit.codegen.expressions import (
     Text,
     transform,
 )
+from autosplit.codegen.given import share_members
 from autosplit.codegen.members import (
     Chain,
     Child,
@@ -108,6 +109,7 @@ def _group(
     groups: list[ClassGroup] = []
     for level in _levels(definitions):
         found.clear()
+        share_members(graph, definitions, level, helper_key)
         for definition in level:
             key = (
                 definition.fqn == "",
@@ -204,7 +206,7 @@ def _argument_name(
         hint if hint.isidentifier() else "value",
     )
     name, number = word, 1
-    while name in taken:
+    while name in taken or name == definitions[0].given:
         number += 1
         name = f"{word}_{number}"
     return name

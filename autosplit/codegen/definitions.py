@@ -56,6 +56,8 @@ class Definition:
         What it holds, by relative name; ``tree`` adds the containers.
     slots
         Numbers of members and bodies, with what to call them.
+    given
+        The member that the constructor is given.
     """
 
     fqn: str
@@ -67,6 +69,7 @@ class Definition:
     members: dict[str, Member] = field(default_factory=dict)
     tree: Branch = field(default_factory=Branch)
     slots: list[Number] = field(default_factory=list)
+    given: str | None = None
     group: ClassGroup | None = None
 
     @property
@@ -356,6 +359,9 @@ def built(
 ) -> Iterator[tuple[str, Expr]]:
     """Yield each member's relative name and the expression that makes it."""
     for rel, member in definition.members.items():
+        if rel == definition.given:
+            yield rel, Text(rel)
+            continue
         yield rel, member_expr(graph, definitions, member)
         if isinstance(member, Layer):
             for name in frozen_parts(graph, member):
@@ -375,9 +381,13 @@ def member_expr(graph: StageGraph, definitions: dict[str, Definition], member: M
             group = definitions[fqn].group
             if group is None:
                 raise CodegenError(f"{fqn!r} has no class yet")
-            slots = definitions[fqn].slots
-            args = tuple(Number(slots[at].value, name) for name, at in group.arguments.items())
-            return Invoke(ClassRef(group.index), args)
+            child = definitions[fqn]
+            args: list[Expr] = [
+                Number(child.slots[at].value, name) for name, at in group.arguments.items()
+            ]
+            if child.given is not None:
+                args.append(member_expr(graph, definitions, child.members[child.given]))
+            return Invoke(ClassRef(group.index), tuple(args))
 
 
 def method_of(definitions: dict[str, Definition], call_index: int) -> int:

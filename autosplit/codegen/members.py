@@ -48,10 +48,14 @@ _NORMAL_DTYPE = "float32"
 
 @dataclass(frozen=True)
 class Layer:
-    """A module of ``torch.nn`` or another library that is built and called as it is."""
+    """A module of ``torch.nn`` or another library that is built and called as it is.
+
+    ``stride`` says that a convolution states its stride, 1 or not.
+    """
 
     spec: ModuleSpec
     name: str
+    stride: bool = False
 
 
 @dataclass(frozen=True)
@@ -189,7 +193,7 @@ def construct(graph: StageGraph, member: Layer | State) -> Expr:
     if spec.constructor is None:
         raise CodegenError(f"no constructor is known for {spec.qualified} {member.name!r}")
     states = [graph.program.state[name] for name in graph.state_under(member.name)]
-    expr = _layer(spec.constructor, states)
+    expr = _layer(spec.constructor, states, stride=member.stride)
     parameters = [state for state in states if state.kind == "parameter"]
     if parameters and not any(state.requires_grad for state in parameters):
         return Invoke(Attribute(expr, "requires_grad_"), (Text("False"),))
@@ -208,9 +212,11 @@ def frozen_parts(graph: StageGraph, member: Layer) -> list[str]:
     return [name[len(member.name) + 1 :] for name in frozen]
 
 
-def _layer(constructor: Constructor, states: list[StateSpec]) -> Expr:
+def _layer(constructor: Constructor, states: list[StateSpec], *, stride: bool) -> Expr:
     hints = _POSITIONAL.get(constructor.qualified.rpartition(".")[2], ())
     given, named = _plain_arguments(constructor)
+    if stride and len(given) == len(hints) and "stride" not in dict(named):
+        named = (("stride", 1), *named)
     names = [*hints, *[""] * len(given)]
     args = tuple(argument(arg, hint) for arg, hint in zip(given, names, strict=False))
     kwargs = tuple((key, argument(arg, key)) for key, arg in named)

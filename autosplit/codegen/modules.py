@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from autosplit.codegen.constants import spell
 from autosplit.codegen.containers import container, repeats, short
-from autosplit.codegen.definitions import Classes, ClassGroup, Definition, member_expr
+from autosplit.codegen.definitions import Classes, ClassGroup, Definition, built
 from autosplit.codegen.expressions import (
     Attribute,
     ClassRef,
@@ -82,8 +82,9 @@ class Init:
         self.slot = 0
         self.indent = INDENT
         self.made: dict[str, Expr] = {}
-        for rel, member in self.definition.members.items():
-            self.made[rel] = self._fill(member_expr(self.graph, self.classes.definitions, member))
+        for rel, expr in built(self.graph, self.classes.definitions, self.definition):
+            if rel in self.definition.members:
+                self.made[rel] = self._fill(expr)
 
     def base(self) -> list[str]:
         """Return the call of the base class's constructor, which gets the layers of a sequence."""

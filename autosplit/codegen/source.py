@@ -75,7 +75,8 @@ class Source:
             *docstring("    ", describe_class(self.graph, self.classes, group)),
         ]
         if made or kept or layers:
-            parameters = ["self", *group.arguments]
+            given = [] if definition.given is None else [definition.given]
+            parameters = ["self", *group.arguments, *given]
             head = signature("    ", "__init__", parameters)
             lines += ["", *head, *init.base(), *kept, *made]
         return lines + methods

@@ -15,7 +15,7 @@ from autosplit.errors import AutosplitError
 from autosplit.modelspec import LoadedModel
 from autosplit.tracers import Trace, trace
 from tests.codegen.chain import Chain, compare, from_module, make
-from tests.codegen.edges import EDGES, WIDTH, Attends, TwoBodies
+from tests.codegen.edges import EDGES, WIDTH, Attends, Shortcuts, TwoBodies
 
 SUMMED_OVER_STAGES = 1e-6
 
@@ -77,3 +77,11 @@ def test_calls_that_lack_an_argument_share_class_and_function() -> None:
 def test_a_second_body_is_called_by_its_result() -> None:
     (source,) = chain(TwoBodies, 1, None).sources
     assert "self.two.forward_total(self.two(x))" in source.text
+
+
+def test_a_layer_that_differs_is_given_to_the_constructor() -> None:
+    (source,) = chain(Shortcuts, 1, None).sources
+    assert source.text.count("class Residual") == source.text.count("class Pair") == 1
+    assert "def __init__(self, out_features, shortcut):" in source.text
+    assert "self.shortcut = shortcut" in source.text
+    assert "Residual(8, nn.Identity())" in source.text
