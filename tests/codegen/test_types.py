@@ -12,6 +12,17 @@ from tests.codegen.chain import from_module, make
 from tests.codegen.test_samples import GOLDEN
 from tests.commands import MYPY
 
+ORIGINAL = """\
+from typing import Any
+
+from torch import nn
+
+
+def original(name: str) -> Any:
+    return nn.Identity()
+"""
+"""Stands in for the file that gives stages the modules of the original model."""
+
 SETTINGS = "[mypy]\n[mypy-transformers.*]\nfollow_imports = skip\nignore_missing_imports = True\n"
 
 
@@ -37,7 +48,8 @@ def check(texts: Iterable[tuple[str, str]], folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_stages_of_the_sample_models_pass(tmp_path: Path) -> None:
-    check(((path.name, path.read_text("utf-8")) for path in GOLDEN.glob("*.py")), tmp_path)
+    texts = [(path.name, path.read_text("utf-8")) for path in GOLDEN.glob("*.py")]
+    check([*texts, ("__init__.py", ""), ("original.py", ORIGINAL)], tmp_path)
 
 
 @pytest.mark.slow
