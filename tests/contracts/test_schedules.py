@@ -129,5 +129,5 @@ def test_the_planner_refuses_what_cannot_run(name):
     assert (4, 4, 3) in refused
     for stages, microbatches, ranks in refused:
         request = PlanRequest(stages=stages, microbatches=microbatches, ranks=ranks, schedule=name)
-        with pytest.raises(UsageError, match=f"schedule {name} cannot run {stages} stages"):
+        with pytest.raises(UsageError, match=f"schedule {name} cannot run {stages} stage"):
             planner.plan(examples.profile(), request)
