@@ -361,10 +361,13 @@ def test_no_plan_is_below_the_even_bound(seed, schedule, objective):
     request = PlanRequest(schedule[1], 4, schedule=schedule[0], objective=objective)
     priced = planner.cost_model(built, request)
     other = LayerTimes(graph.build(random_profile(seed + 1, 7)))
-    places = tuple(
-        dataclasses.replace(place, speed=rng.choice([1.0, 2.0]), times=rng.choice([None, other]))
-        for place in priced.places
-    )
+    devices = [
+        dataclasses.replace(
+            priced.places[0], speed=rng.choice([1.0, 2.0]), times=rng.choice([None, other])
+        )
+        for _ in range(priced.schedule.ranks)
+    ]
+    places = tuple(devices[priced.schedule.rank_of(stage)] for stage in range(schedule[1]))
     mixed = dataclasses.replace(priced, places=places)
     for each in (priced, mixed):
         found = each.evaluate(random_stages(built, schedule[1], rng))
