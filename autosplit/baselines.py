@@ -13,7 +13,7 @@ import numpy as np
 from autosplit.constraints import Constraints
 from autosplit.cost import CostModel
 from autosplit.registry import Registry
-from autosplit.simulate import simulate
+from autosplit.simulate import play
 
 Rule = Callable[[CostModel], "tuple[int, ...] | None"]
 """Return the stage of each layer; None where the rule does not apply."""
@@ -52,13 +52,10 @@ def compare(model: CostModel, wishes: Constraints | None = None) -> tuple[Compar
         if stage_of is None:
             continue
         cost = model.evaluate(stage_of)
-        timeline = simulate(
-            cost, model.schedule, training=model.graph.training, overlap=model.overlap
-        )
         found.append(
             Comparison(
                 name=name,
-                step_s=timeline.step_s,
+                step_s=play(model, cost).step_s,
                 bottleneck_s=cost.bottleneck_s,
                 memory_bytes=max(model.rank_bytes(cost)),
                 fits=not any(model.rank_excess(cost))

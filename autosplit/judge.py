@@ -11,15 +11,9 @@ from dataclasses import replace
 from autosplit.assign import Answer
 from autosplit.baselines import BASELINES
 from autosplit.constraints import Constraints
-from autosplit.cost import CostModel, PlanCost
 from autosplit.deadline import Deadline
-from autosplit.simulate import Timeline, simulate
+from autosplit.simulate import play
 from autosplit.units import format_share
-
-
-def play(model: CostModel, cost: PlanCost) -> Timeline:
-    """Return the step of a plan, played through event by event."""
-    return simulate(cost, model.schedule, training=model.graph.training, overlap=model.overlap)
 
 
 def judged(found: Answer, wishes: Constraints, deadline: Deadline) -> Answer:

@@ -15,8 +15,8 @@ from autosplit.deadline import Deadline
 from autosplit.devices import Devices, link_of
 from autosplit.errors import AutosplitError, DataError, UsageError
 from autosplit.graph import Graph
-from autosplit.judge import judged, play
-from autosplit.simulate import Timeline
+from autosplit.judge import judged
+from autosplit.simulate import Timeline, play
 from autosplit.types import Plan, PlanRequest, Profile, StagePlan
 from autosplit.units import counted, format_seconds, format_share
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from autosplit.cost import PlanCost
+from autosplit.cost import CostModel, PlanCost
 from autosplit.schedules import Action, Kind, Schedule
 
 EventKind = Literal["forward", "backward", "weight", "send", "receive", "sync"]
@@ -87,6 +87,11 @@ class Timeline:
     def idle(self, rank: int) -> float:
         """Return the share of the step in which a rank does not compute."""
         return max(0.0, 1 - self.busy_s[rank] / self.step_s) if self.step_s else 0.0
+
+
+def play(model: CostModel, cost: PlanCost) -> Timeline:
+    """Return the step of a plan under the schedule and links of its cost model."""
+    return simulate(cost, model.schedule, training=model.graph.training, overlap=model.overlap)
 
 
 def simulate(
