@@ -149,6 +149,17 @@ STATES = (
 STATE_NAMES = ("w", "tied", "frozen", "mask")
 
 
+def assert_stages_compute_the_same(
+    program: Program, specs: tuple[StageSpec, ...], routing: Routing
+) -> None:
+    """Fail unless the stages give the outputs of the program, and see its values on the way."""
+    seen, outputs = run_whole(program)
+    seen_in_stages, outputs_of_stages = run_stages(program, specs, routing)
+    assert outputs_of_stages == outputs
+    for name, terms in seen_in_stages.items():
+        assert terms == seen[name]
+
+
 def program_of(
     inputs: int,
     steps: list[Step],

@@ -22,7 +22,7 @@ from autosplit.program import (
 from autosplit.serialize import from_data, to_data
 from autosplit.stages import Routing
 from autosplit.stages import split as split_or_rebuild
-from tests.stages.symbolic import STATE_NAMES, Step, program_of, run_stages, run_whole
+from tests.stages.symbolic import STATE_NAMES, Step, assert_stages_compute_the_same, program_of
 
 split = partial(split_or_rebuild, again=False)
 """What is made again has tests of its own."""
@@ -68,11 +68,7 @@ def test_stages_compute_what_the_program_computes(case):
         # The stages respect the edges, so that only a write can be in the way.
         assert any(node.mutates for node in program.nodes)
         return
-    seen, outputs = run_whole(program)
-    seen_in_stages, outputs_of_stages = run_stages(program, specs, routing)
-    assert outputs_of_stages == outputs
-    for name, terms in seen_in_stages.items():
-        assert terms == seen[name]
+    assert_stages_compute_the_same(program, specs, routing)
 
 
 @settings(max_examples=200, deadline=None)
